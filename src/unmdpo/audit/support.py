@@ -1,0 +1,119 @@
+"""Comparison support: could the margins of this data identify any prompt's scale at all?
+
+The counting rules are those of the paper's appendix "Comparison support in the policy-training
+data": non-tie rows; prompts and unordered response pairs by exact identity; for graph analysis,
+repeats of an edge with the same orientation and strength count once; self-comparisons are counted
+and then left out of cycles and contrasts (a self-pair still is a prompt's distinct pair).
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from unmdpo.data.comparison import Comparisons
+from unmdpo.scores import StrengthMap
+from unmdpo.stats.identification import ComparisonGraph, is_identified, kappa
+
+Edge = tuple[str, str, int]  # preferred, rejected, strength
+
+
+@dataclass(frozen=True)
+class SupportAudit:
+    """Counts over the training rows; every `prompts_*` is a number of prompts."""
+
+    rows: int
+    ties: int
+    skipped: int
+    exact_duplicates: int  # rows that repeat an earlier row's prompt, orientation and strength
+    prompts: int
+    pair_units: int  # distinct (prompt, unordered pair)
+    prompts_one_pair: int
+    prompts_several_pairs: int
+    prompts_disconnected: int  # several pairs, not all linked through shared responses
+    prompts_with_cycle: int  # a cycle through three or more responses
+    prompts_parallel_contrast: int  # one pair under different margins or directions
+    self_comparisons: int  # rows that compare a response with itself
+    prompts_identified: int  # margin-contrast condition, self-comparisons left out
+    prompts_identified_with_self: int  # the same with self-comparisons as one-edge cycles
+    kappa_min: float | None  # ‖Pc‖ over identified prompts: small means ill-conditioned
+    kappa_median: float | None
+    tau: float
+    strength_map: str
+
+
+@dataclass(frozen=True)
+class PromptSupport:
+    """What one prompt's comparisons can tell."""
+
+    pairs: int
+    disconnected: bool
+    cycle: bool
+    parallel_contrast: bool
+    kappa: float  # zero: not identified
+    identified_with_self: bool
+
+
+def audit_support(
+    data: Comparisons, *, strength_map: StrengthMap | None = None, tau: float = 1.0
+) -> SupportAudit:
+    """Counts what the margin-contrast condition of Theorem 4.1 finds in the rows."""
+    m = strength_map or StrengthMap()
+    edges: dict[str, Counter[Edge]] = defaultdict(Counter)
+    for row in data:
+        edges[row.prompt_hash][row.chosen, row.rejected, row.strength] += 1
+    found = [prompt_support(list(distinct), m, tau) for distinct in edges.values()]
+    kappas = [prompt.kappa for prompt in found if prompt.kappa > 0]
+    distinct_edges = sum(map(len, edges.values()))
+    several = [prompt for prompt in found if prompt.pairs > 1]
+    return SupportAudit(
+        rows=len(data),
+        ties=len(data.ties),
+        skipped=len(data.skipped),
+        exact_duplicates=len(data) - distinct_edges,
+        prompts=len(found),
+        pair_units=sum(prompt.pairs for prompt in found),
+        prompts_one_pair=len(found) - len(several),
+        prompts_several_pairs=len(several),
+        prompts_disconnected=sum(prompt.disconnected for prompt in several),
+        prompts_with_cycle=sum(prompt.cycle for prompt in found),
+        prompts_parallel_contrast=sum(prompt.parallel_contrast for prompt in found),
+        self_comparisons=sum(row.chosen == row.rejected for row in data),
+        prompts_identified=len(kappas),
+        prompts_identified_with_self=sum(prompt.identified_with_self for prompt in found),
+        kappa_min=min(kappas, default=None),
+        kappa_median=float(np.median(kappas)) if kappas else None,
+        tau=tau,
+        strength_map="m(k) = k" if m.levels is None else f"m = {list(m.levels)}",
+    )
+
+
+def prompt_support(edges: Sequence[Edge], m: StrengthMap, tau: float) -> PromptSupport:
+    """The support of one prompt's distinct edges."""
+    proper = [edge for edge in edges if edge[0] != edge[1]]
+    loop_margin = any(tau * m(k) > 0 for chosen, rejected, k in edges if chosen == rejected)
+    pairs = {(min(a, b), max(a, b)) for a, b, _ in edges}
+    if len(edges) == 1:  # as nearly all prompts have
+        return PromptSupport(1, False, False, False, 0.0, loop_margin)
+    graph = ComparisonGraph.of([(a, b) for a, b, _ in proper], [tau * m(k) for _, _, k in proper])
+    simple = ComparisonGraph.of(sorted(pairs), np.zeros(len(pairs)))
+    proper_pairs = len(pairs) - sum(a == b for a, b in pairs)
+    roots = simple.forest.parent.count(-1)
+    identified = is_identified(graph)
+    return PromptSupport(
+        pairs=len(pairs),
+        disconnected=len(pairs) > 1 and roots > 1,
+        cycle=proper_pairs > simple.vertices - roots,
+        parallel_contrast=_parallel_contrast(proper, m, tau),
+        kappa=kappa(graph) if identified else 0.0,
+        identified_with_self=identified or loop_margin,
+    )
+
+
+def _parallel_contrast(edges: Sequence[Edge], m: StrengthMap, tau: float) -> bool:
+    """Is some unordered pair compared under different signed margins?"""
+    signed: dict[tuple[str, str], set[float]] = defaultdict(set)
+    for a, b, k in edges:
+        signed[min(a, b), max(a, b)].add(tau * m(k) if a < b else -tau * m(k))
+    return any(len(margins) > 1 for margins in signed.values())

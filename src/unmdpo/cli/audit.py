@@ -1,0 +1,195 @@
+"""`unmdpo audit`: what preference data can and cannot tell, before training on it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unmdpo.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from unmdpo.audit import StrengthAudit, SupportAudit
+    from unmdpo.audit.strength import PartitionResult
+    from unmdpo.errors import DataError
+
+app = typer.Typer(help="Audit preference data before training on it.", no_args_is_help=True)
+
+Data = Annotated[str, typer.Argument(help="A file, a folder or a Hub dataset.", metavar="DATA")]
+Source = Annotated[str, typer.Option(help="helpsteer2, helpsteer3, pandalm, preference, scored; or auto.")]
+Revision = Annotated[str | None, typer.Option(help="Hub revision.")]
+Config = Annotated[str | None, typer.Option(help="Hub configuration, or a subfolder.")]
+MaxBadRows = Annotated[int, typer.Option(min=0, help="Go on past this many unreadable rows.")]
+Json = Annotated[Path | None, typer.Option("--json", help="Also write the result to this file.")]
+
+
+@app.command()
+def support(
+    data: Data,
+    source: Source = "auto",
+    split: Annotated[str, typer.Option(help="The split to audit; 'all' for every one.")] = "train",
+    revision: Revision = None,
+    config: Config = None,
+    tau: Annotated[float, typer.Option(min=0, help="Margin coefficient τ.")] = 1.0,
+    strength_map: Annotated[str | None, typer.Option(help="m(1),m(2),…; by default m(k) = k.")] = None,
+    levels: Annotated[int, typer.Option(min=1, help="Strength levels K.")] = 3,
+    strength_column: Annotated[str | None, typer.Option(help="Column that holds strengths.")] = None,
+    thresholds: Annotated[str | None, typer.Option(help="K-1 margins that divide the levels.")] = None,
+    pairs: Annotated[str, typer.Option(help="Of scored responses: all or neighbours.")] = "all",
+    min_gap: Annotated[float, typer.Option(min=0, help="Of scored responses: smaller gaps tie.")] = 0.0,
+    max_bad_rows: MaxBadRows = 0,
+    json_file: Json = None,
+) -> None:
+    """Could the margins of this data identify any prompt's scale? Counts pairs, cycles, contrasts."""
+    from unmdpo.audit import audit_support
+    from unmdpo.data import DataRef, PairRule, SourceSettings, StrengthRule, load_comparisons
+    from unmdpo.scores import StrengthMap
+
+    _check_folder(json_file)
+    if pairs not in ("all", "neighbours"):
+        raise UserError(f"--pairs should be all or neighbours, not '{pairs}'")
+    settings = SourceSettings(
+        strength=StrengthRule(levels, strength_column, _numbers("--thresholds", thresholds)),
+        pairing=PairRule("all" if pairs == "all" else "neighbours", min_gap),
+    )
+    ref = DataRef(data, None if split == "all" else split, revision, config)
+    loaded = load_comparisons(ref, source=source, settings=settings, max_bad_rows=max_bad_rows)
+    _tell_skipped(loaded.skipped)
+    result = audit_support(
+        loaded, strength_map=StrengthMap(_numbers("--strength-map", strength_map)), tau=tau
+    )
+    _print_support(result)
+    _write(json_file, result)
+
+
+@app.command()
+def strength(
+    data: Data,
+    source: Source = "auto",
+    revision: Revision = None,
+    config: Config = None,
+    max_bad_rows: MaxBadRows = 0,
+    json_file: Json = None,
+) -> None:
+    """Does a stronger preference predict that a held-out annotator agrees? All splits together."""
+    from unmdpo.audit import audit_strength
+    from unmdpo.data import DataRef
+
+    _check_folder(json_file)
+    result = audit_strength(DataRef(data, None, revision, config), source=source, max_bad_rows=max_bad_rows)
+    _print_strength(result)
+    _write(json_file, result)
+
+
+def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise UserError(f"{option} should be numbers with commas between, not '{text}'") from error
+
+
+def _check_folder(path: Path | None) -> None:
+    """A result with nowhere to go is found out before the work, not after."""
+    if path is not None and not path.parent.is_dir():
+        raise UserError(f"{path}: the folder {path.parent} does not exist")
+
+
+def _write(path: Path | None, result: "SupportAudit | StrengthAudit") -> None:
+    if path is None:
+        return
+    from unmdpo.audit.export import write_json
+
+    write_json(path, result)
+    typer.echo(f"written to {path}")
+
+
+def _tell_skipped(skipped: "tuple[DataError, ...]") -> None:
+    for error in skipped[:5]:
+        typer.secho(f"skipped {error}", fg="yellow", err=True)
+    if len(skipped) > 5:
+        typer.secho(f"skipped {len(skipped) - 5} more rows", fg="yellow", err=True)
+
+
+def _print_support(audit: "SupportAudit") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"Comparison support ({audit.strength_map}, τ = {audit.tau:g})")
+    table.add_column("what")
+    table.add_column("count", justify="right")
+    table.add_column("share of prompts", justify="right")
+    plain = {
+        "rows (ties left out)": audit.rows,
+        "ties": audit.ties,
+        "rows skipped as unreadable": audit.skipped,
+        "exact duplicates among the rows": audit.exact_duplicates,
+        "self-comparisons": audit.self_comparisons,
+        "distinct pairs": audit.pair_units,
+    }
+    for name, count in plain.items():
+        table.add_row(name, f"{count:,}", "")
+    table.add_section()
+    shares = {
+        "prompts": audit.prompts,
+        "with one pair": audit.prompts_one_pair,
+        "with several pairs": audit.prompts_several_pairs,
+        "… not all connected": audit.prompts_disconnected,
+        "with a cycle of three or more responses": audit.prompts_with_cycle,
+        "with a pair under different margins": audit.prompts_parallel_contrast,
+        "margin-contrast condition holds": audit.prompts_identified,
+        "… counting self-comparisons": audit.prompts_identified_with_self,
+    }
+    for name, count in shares.items():
+        table.add_row(name, f"{count:,}", f"{count / audit.prompts:.2%}" if audit.prompts else "")
+    Console().print(table)
+    if audit.kappa_min is not None:
+        typer.echo(
+            f"contrast κ where it holds: smallest {audit.kappa_min:.3g}, median {audit.kappa_median:.3g}"
+        )
+
+
+def _print_strength(audit: "StrengthAudit") -> None:
+    from rich.console import Console
+
+    console = Console()
+    sizes = ", ".join(f"{part} {count:,}" for part, count in audit.prompts.items())
+    console.print(
+        f"prompts: {sizes} (test locked); duplicates dropped: {audit.duplicates:,}; "
+        f"rows skipped: {audit.skipped:,}"
+    )
+    for name, part in (("development", audit.development), ("training", audit.train)):
+        console.print(_bins_table(name, part))
+        interval = part.contrast_interval
+        contrast = "not computable: an extreme bin is empty"
+        if part.contrast is not None and interval is not None:
+            contrast = f"{part.contrast:+.5f} [{interval[0]:+.5f}, {interval[1]:+.5f}]"
+        association = "not computable: evidence or agreement is constant"
+        if part.correlation is not None and part.p_value is not None:
+            association = f"{part.correlation:.4f} (p = {part.p_value:.4g})"
+        console.print(f"high − low agreement: {contrast}\nevidence–agreement correlation: {association}")
+    console.print()
+    for condition, met in audit.criterion.items():
+        console.print(f"{'pass' if met else 'fail'}  {condition}", style="green" if met else "red")
+    console.print(f"prespecified criterion: {'pass' if audit.passed else 'fail'}", style="bold")
+
+
+def _bins_table(name: str, part: "PartitionResult") -> "Table":
+    from rich.table import Table
+
+    zero = f", {part.zero_votes:,} votes for 'the same' left out" if part.zero_votes else ""
+    title = (
+        f"{name}: {part.votes:,} held-out votes of {part.eligible_records:,} "
+        f"among {part.records:,} records{zero}"
+    )
+    table = Table("evidence", "mean", "votes", "prompts", "agreement (95 % Wilson)", title=title)
+    for row in part.bins:
+        mean = "–" if row.mean_evidence is None else f"{row.mean_evidence:.3f}"
+        agreement = "–"
+        if row.agreement is not None and row.interval is not None:
+            low, high = row.interval
+            agreement = f"{row.agreement:.2%} [{100 * low:.2f}, {100 * high:.2f}]"
+        table.add_row(row.name.replace("[", "\\["), mean, f"{row.votes:,}", f"{row.prompts:,}", agreement)
+    return table

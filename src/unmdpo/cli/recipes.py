@@ -1,0 +1,44 @@
+"""`unmdpo recipes`: what comes with the package, resolved, and the schema for editors."""
+
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="List, show and describe recipes.", invoke_without_command=True)
+
+
+@app.callback()
+def list_recipes(ctx: typer.Context) -> None:
+    """List the packaged recipes."""
+    if ctx.invoked_subcommand is not None:
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    from unmdpo.recipes import load_recipe, packaged
+
+    table = Table("recipe", "what it runs", "policies", box=None, pad_edge=False)
+    for name in packaged():
+        recipe = load_recipe(name)
+        table.add_row(name, recipe.description, str(len(recipe.policies)))
+    Console().print(table)
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="A packaged name or a YAML file.")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="key.sub=value …")] = None,
+) -> None:
+    """Print a recipe with every default filled in, after checking it."""
+    from unmdpo.recipes import load_recipe
+
+    recipe = load_recipe(name, overrides or [])
+    typer.echo(f"# digest: {recipe.digest}\n{recipe.to_yaml()}", nl=False)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of recipes, for editors that complete and check YAML."""
+    from unmdpo.recipes import schema
+
+    typer.echo(schema(), nl=False)

@@ -1,0 +1,24 @@
+"""Comparisons, and everything about them that needs no model."""
+
+from unmdpo.data.comparison import Comparison, Comparisons, Origin
+from unmdpo.data.identity import Message, Prompt, fold_of, prompt_hash
+from unmdpo.data.load import DataRef, load_comparisons
+from unmdpo.data.pairing import PairRule
+from unmdpo.data.sources import SOURCES, SourceSettings
+from unmdpo.data.strength import StrengthRule
+
+__all__ = [
+    "SOURCES",
+    "Comparison",
+    "Comparisons",
+    "DataRef",
+    "Message",
+    "Origin",
+    "PairRule",
+    "Prompt",
+    "SourceSettings",
+    "StrengthRule",
+    "fold_of",
+    "load_comparisons",
+    "prompt_hash",
+]

@@ -1,0 +1,40 @@
+"""Prompt identity and folds: pure functions of a prompt's text, the same on every machine."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+FOLD_SEED = 260836
+
+
+class Message(NamedTuple):
+    """One turn of a conversation."""
+
+    role: str
+    content: str
+
+
+Prompt = tuple[Message, ...]
+
+
+def prompt_hash(messages: Sequence[Message | Mapping[str, str]]) -> str:
+    """SHA-256 of the conversation's JSON (paper, "Prompt identity and fold assignment").
+
+    Sorted keys, unescaped Unicode, default separators; contents are taken as they are,
+    and only `role` and `content` count.
+    """
+    turns = [
+        {"role": m.role, "content": m.content}
+        if isinstance(m, Message)
+        else {"role": m["role"], "content": m["content"]}
+        for m in messages
+    ]
+    text = json.dumps(turns, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def fold_of(prompt_hash: str, folds: int = 5, seed: int = FOLD_SEED) -> int:
+    """The fold (0 … folds-1) of a prompt; all comparisons of a prompt share it."""
+    digest = hashlib.sha256(f"identified-k1-fold-v1:{seed}:{prompt_hash}".encode("ascii")).digest()
+    return int.from_bytes(digest[:8], "big") % folds

@@ -1,0 +1,63 @@
+"""Evaluation panels and validation splits: which prompts are set apart, by hash and seed alone."""
+
+import hashlib
+import random
+from collections.abc import Collection, Iterable, Mapping
+
+from unmdpo.errors import UserError
+
+
+def sample_panel(
+    domains: Mapping[str, str], size: int, seed: int, exclude: Collection[str] = ()
+) -> list[str]:
+    """`size` prompt hashes, stratified by domain, in the order of their hashes.
+
+    `domains` maps prompt hashes to domains. Each domain gets its share by largest remainder, and
+    `random.Random(seed)` samples within domains, taken in sorted order. Prompts in `exclude` (an
+    earlier panel's) are never drawn.
+    """
+    if size < 1:
+        raise UserError(f"a panel needs at least one prompt, not {size}")
+    excluded = set(exclude)
+    strata: dict[str, list[str]] = {}
+    for prompt in sorted(domains):
+        if prompt not in excluded:
+            strata.setdefault(domains[prompt], []).append(prompt)
+    available = sum(map(len, strata.values()))
+    if size > available:
+        raise UserError(
+            f"a panel of {size} prompts does not fit: {available} are left"
+            + (f" after setting {len(excluded)} apart" if excluded else "")
+        )
+    quotas = proportional({domain: len(prompts) for domain, prompts in strata.items()}, size)
+    rng = random.Random(seed)
+    drawn = [p for domain in sorted(strata) for p in rng.sample(strata[domain], quotas[domain])]
+    return sorted(drawn)
+
+
+def proportional(counts: Mapping[str, int], size: int) -> dict[str, int]:
+    """`size` shared out in proportion to `counts` by largest remainder, ties by name."""
+    total = sum(counts.values())
+    quotas = {name: size * count // total for name, count in counts.items()}
+    remainder = {name: size * count % total for name, count in counts.items()}
+    left = size - sum(quotas.values())
+    for name in sorted(counts, key=lambda name: (-remainder[name], name))[:left]:
+        quotas[name] += 1
+    return quotas
+
+
+def split_prompts(prompts: Iterable[str], fraction: float, seed: int) -> set[str]:
+    """The prompts to hold out for validation where the data names none.
+
+    The held-out share is exact (rounded), and a prompt's place depends on its own hash and the
+    seed only.
+    """
+    if not 0 < fraction < 1:
+        raise UserError(f"a validation fraction lies between 0 and 1, not {fraction}")
+    ranked = sorted(set(prompts), key=lambda prompt: seeded_digest(prompt, seed))
+    return set(ranked[: max(1, round(fraction * len(ranked)))])
+
+
+def seeded_digest(prompt_hash: str, seed: int) -> str:
+    """SHA-256 of `{seed}:{prompt hash}`: an order of prompts that no one can steer."""
+    return hashlib.sha256(f"{seed}:{prompt_hash}".encode("ascii")).hexdigest()

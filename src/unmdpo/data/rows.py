@@ -1,0 +1,152 @@
+"""A row before anyone knows what it means: named values, their origin, and typed access.
+
+Every accessor raises a `DataError` that names the file, the row and the column, because a bad row
+in a file of 40,000 must be findable.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from unmdpo.data.comparison import Origin
+from unmdpo.data.identity import Message, Prompt
+from unmdpo.errors import DataError
+from unmdpo.nearest import did_you_mean
+
+ROLES = ("system", "user", "assistant")
+Parsed = TypeVar("Parsed")
+
+
+@dataclass(frozen=True)
+class Row:
+    values: Mapping[str, Any]
+    origin: Origin
+
+    def error(self, problem: str) -> DataError:
+        return DataError(self.origin, problem)
+
+    def __contains__(self, column: str) -> bool:
+        return self.values.get(column) is not None
+
+    def value(self, column: str) -> Any:
+        if column not in self.values:
+            raise self.error(f"column '{column}' is missing; {did_you_mean(column, self.values)}")
+        return self.values[column]
+
+    def text(self, column: str) -> str:
+        value = self.value(column)
+        if not isinstance(value, str):
+            raise self.error(f"'{column}' should be text, not {kind(value)}")
+        return self.encodable(column, value)
+
+    def optional_text(self, column: str) -> str:
+        return self.text(column) if column in self else ""
+
+    def encodable(self, column: str, text: str) -> str:
+        if not text.isascii():
+            try:
+                text.encode("utf-8")
+            except UnicodeEncodeError as error:
+                raise self.error(
+                    f"'{column}' has half of a surrogate pair at character {error.start}; "
+                    "re-encode the text as UTF-8"
+                ) from error
+        return text
+
+    def number(self, column: str) -> float:
+        return self.as_number(column, self.value(column))
+
+    def as_number(self, column: str, value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.error(f"'{column}' should be a number, not {kind(value)}")
+        if not math.isfinite(value):
+            raise self.error(f"'{column}' is {value}, not a finite number")
+        return float(value)
+
+    def integer(self, column: str, low: int, high: int) -> int:
+        return self.as_integer(column, self.value(column), low, high)
+
+    def as_integer(self, column: str, value: object, low: int, high: int) -> int:
+        number = self.as_number(column, value)
+        if number != int(number) or not low <= number <= high:
+            raise self.error(f"'{column}' should be a whole number from {low} to {high}, not {value}")
+        return int(number)
+
+    def items(self, column: str) -> list[Any]:
+        value = self.value(column)
+        if not isinstance(value, list):
+            raise self.error(f"'{column}' should be a list, not {kind(value)}")
+        return value
+
+    def conversation(self, column: str) -> Prompt:
+        """A list of messages, or a string that stands for one user turn."""
+        value = self.value(column)
+        if isinstance(value, str):
+            return (Message("user", self.encodable(column, value)),)
+        return tuple(self._message(f"{column}[{i}]", item) for i, item in enumerate(self.items(column)))
+
+    def _message(self, where: str, item: object) -> Message:
+        if not isinstance(item, Mapping):
+            raise self.error(f"'{where}' should be a message with role and content, not {kind(item)}")
+        for key in ("role", "content"):
+            if key not in item:
+                raise self.error(f"'{where}' has no '{key}'; {did_you_mean(key, item)}")
+        role, content = item["role"], item["content"]
+        if role not in ROLES:
+            hint = did_you_mean(role, ROLES) if isinstance(role, str) else f"known: {ROLES}"
+            raise self.error(f"'{where}' has the unknown role {role!r}; {hint}")
+        if not isinstance(content, str):
+            raise self.error(f"'{where}.content' should be text, not {kind(content)}")
+        return Message(role, self.encodable(f"{where}.content", content))
+
+    def prompt(self, column: str) -> Prompt:
+        return self.check_prompt(column, self.conversation(column))
+
+    def check_prompt(self, column: str, prompt: Prompt) -> Prompt:
+        """A prompt is what a model answers, so it ends in a user turn that says something."""
+        if not prompt:
+            raise self.error(f"'{column}' is empty: a prompt needs at least one user turn")
+        if prompt[-1].role != "user":
+            raise self.error(
+                f"'{column}' ends in a turn of '{prompt[-1].role}'; the last turn must be the user's"
+            )
+        if not prompt[-1].content.strip():
+            raise self.error(f"'{column}' is empty: its last user turn says nothing")
+        return prompt
+
+
+@dataclass
+class BadRows:
+    """Collects rows that could not be read, and gives up past the number the user allows."""
+
+    limit: int = 0
+    errors: list[DataError] = field(default_factory=list)
+
+    def add(self, error: DataError) -> None:
+        self.errors.append(error)
+        if len(self.errors) <= self.limit:
+            return
+        if self.limit == 0:
+            raise error
+        raise DataError(
+            error.where,
+            f"{error.problem} (bad row {len(self.errors)}, and only {self.limit} are allowed; "
+            f"the first was at {self.errors[0]})",
+        ) from error
+
+    def parse(self, rows: Iterable[Row], parse: Callable[[Row], Parsed]) -> Iterator[Parsed]:
+        """`parse` over `rows`, leaving out the rows it refuses."""
+        for row in rows:
+            try:
+                parsed = parse(row)
+            except DataError as error:
+                self.add(error)
+            else:
+                yield parsed
+
+
+def kind(value: object) -> str:
+    """The JSON name of a value's type, with an article."""
+    names = {bool: "true/false", str: "text", dict: "an object", list: "a list"}
+    return "missing" if value is None else names.get(type(value), f"{value!r}")

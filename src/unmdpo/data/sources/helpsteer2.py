@@ -1,0 +1,40 @@
+"""HelpSteer2-Preference: one file for both splits, turns marked inside one prompt string."""
+
+import re
+from typing import ClassVar
+
+from unmdpo.data.identity import Message, Prompt
+from unmdpo.data.rows import Row
+from unmdpo.data.sources.base import AnnotatedSource, HubLayout, Unlabelled
+from unmdpo.data.sources.helpsteer3 import MAX_STRENGTH, annotator_scores
+
+TURN = re.compile(r"<extra_id_1>(User|Assistant)\n")
+
+
+class HelpSteer2(AnnotatedSource):
+    shapes: ClassVar = (frozenset({"prompt", "response_1", "response_2", "preference_strength"}),)
+    hub: ClassVar = HubLayout("nvidia/HelpSteer2", data_dir="preference")
+    split_column: ClassVar = "split"
+
+    def unlabelled(self, row: Row) -> Unlabelled:
+        prompt = row.check_prompt("prompt", marked_turns(row, row.text("prompt")))
+        return Unlabelled(prompt=prompt, first=row.text("response_1"), second=row.text("response_2"))
+
+    def label(self, row: Row) -> int:
+        return row.integer("preference_strength", -MAX_STRENGTH, MAX_STRENGTH)
+
+    def votes(self, row: Row) -> tuple[int, ...]:
+        if "three_most_similar_preferences" not in row:
+            return ()
+        return annotator_scores(row, "three_most_similar_preferences", "strength")
+
+
+def marked_turns(row: Row, text: str) -> Prompt:
+    """Alternating turns; the text before the first marker is the first user turn."""
+    first, *marked = TURN.split(text)
+    turns = [Message("user", first)]
+    for speaker, content in zip(marked[::2], marked[1::2], strict=True):
+        if speaker.lower() == turns[-1].role:
+            raise row.error(f"'prompt' has two turns of '{speaker.lower()}' in a row (turn {len(turns) + 1})")
+        turns.append(Message(speaker.lower(), content))
+    return tuple(turns)

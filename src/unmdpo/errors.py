@@ -1,0 +1,18 @@
+"""What the user can mend: every such error says what is wrong, where, and what to do."""
+
+
+class UserError(Exception):
+    """A mistake outside the program. The command shows it without a traceback, exit code 2."""
+
+
+class DataError(UserError):
+    """A row, or a file, that cannot be read. `where` names the file and, if known, the row."""
+
+    def __init__(self, where: object, problem: str) -> None:
+        super().__init__(f"{where}: {problem}")
+        self.where = where
+        self.problem = problem
+
+
+class UnmdpoWarning(UserWarning):
+    """Something the user should know, though the work goes on."""

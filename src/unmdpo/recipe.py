@@ -1,0 +1,251 @@
+"""The recipe: everything a run depends on, strict, frozen and typed, with one digest.
+
+A recipe only describes. It is read from YAML, changed by `key.sub=value` overrides, checked as a
+whole before any work starts, and written back in full, so that a run can be repeated from its own
+record.
+"""
+
+import hashlib
+import json
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from unmdpo.data.identity import FOLD_SEED
+from unmdpo.errors import UserError
+from unmdpo.nearest import did_you_mean
+from unmdpo.objectives.catalog import CATALOG
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=80)]
+Positive = Annotated[float, Field(gt=0)]
+Nonnegative = Annotated[float, Field(ge=0)]
+Pair = Annotated[tuple[float, float], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)]
+Count = Annotated[int, Field(ge=1)]
+SourceName = Literal["helpsteer2", "helpsteer3", "pandalm", "preference", "scored"]
+
+# Prompts in the official validation splits: no panels can be larger than these.
+VALIDATION_PROMPTS = {"helpsteer2": 448, "helpsteer3": 2017}
+
+
+class Strict(BaseModel):
+    """Frozen, no coercion, and a typo is answered with the nearest right name."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, values: Any) -> Any:
+        if isinstance(values, dict):
+            for key in values:
+                if key not in cls.model_fields:
+                    raise PydanticCustomError(
+                        "unknown_key",
+                        "unknown key; {hint}",
+                        {"key": key, "hint": did_you_mean(key, cls.model_fields)},
+                    )
+        return values
+
+
+class ModelRecipe(Strict):
+    path: str = Field(description="Hub name or local folder of the initial instruction-tuned model")
+    revision: str | None = None
+    chat_template: dict[str, str] = Field({}, description="keyword arguments of the chat template")
+
+
+class StrengthRecipe(Strict):
+    levels: Count = Field(3, description="K, the number of strength levels")
+    column: str | None = Field(None, description="column that holds strengths outright")
+    thresholds: list[float] | None = Field(
+        None, description="K-1 increasing margins; a margin of at least the j-th reaches level j+1"
+    )
+
+
+class PairingRecipe(Strict):
+    pairs: Literal["all", "neighbours"] = "all"
+    min_gap: Nonnegative = 0.0
+
+
+class ValidationRecipe(Strict):
+    path: str | None = Field(None, description="another file, folder or Hub name than the training data's")
+    split: str = "validation"
+    fraction: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None, description="hold out this share of the training prompts instead"
+    )
+    seed: int = 42
+
+
+class DataRecipe(Strict):
+    source: SourceName
+    path: str | None = Field(None, description="file, folder or Hub name; the source's own by default")
+    revision: str | None = None
+    config: str | None = None
+    split: str = "train"
+    max_length: Count = Field(4096, description="tokens in a whole prompt-response sequence")
+    max_bad_rows: Annotated[int, Field(ge=0)] = 0
+    strength: StrengthRecipe = StrengthRecipe()
+    pairing: PairingRecipe = PairingRecipe()
+    validation: ValidationRecipe = ValidationRecipe()
+
+    @model_validator(mode="after")
+    def _has_a_place(self) -> Self:
+        if self.path is None and self.source not in VALIDATION_PROMPTS:
+            raise ValueError(f"source '{self.source}' needs a path")
+        return self
+
+
+class Budget(Strict):
+    """How long to train: a number of updates, or of epochs."""
+
+    updates: Count | None = None
+    epochs: Count | None = None
+
+    @model_validator(mode="after")
+    def _one_budget(self) -> Self:
+        if self.updates is not None and self.epochs is not None:
+            raise ValueError("give updates or epochs, not both")
+        return self
+
+
+class DefaultBudget(Budget):
+    """Where nothing is said, the paper's 150 updates."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, values: Any) -> Any:
+        if isinstance(values, dict) and not {"updates", "epochs"} & values.keys():
+            return values | {"updates": 150}
+        return values
+
+
+class TrainingRecipe(DefaultBudget):
+    batch: Count = Field(128, description="pairs in a global batch")
+    learning_rate: Positive = 1e-6
+    warmup: Annotated[int, Field(ge=0)] = 20
+    weight_decay: Nonnegative = 0.1
+    betas: Pair = (0.9, 0.98)
+    eps: Positive = 1e-5
+    clip: Positive = 1.0
+
+
+class TrainingOverrides(Budget):
+    """What a single policy does differently."""
+
+    learning_rate: Positive | None = None
+    seed: int | None = None
+
+
+class PilotsRecipe(DefaultBudget):
+    folds: Annotated[int, Field(ge=2)] = 5
+    fold_seed: int = FOLD_SEED
+    objective: str = "fixed-margin"
+
+
+class ScaleRecipe(Strict):
+    estimator: Literal["constant", "pooled", "cross-fitted", "entropy", "joint", "ema", "sigmoid-joint"]
+    fit: Literal["wr", "ao"] = "wr"
+    unit: Literal["prompt", "pair"] = "prompt"
+    length_normalized: bool = False
+    centered: bool = True
+    penalty: Nonnegative = Field(0.01, description="λ_q, the weight of (log q)²")
+    run: str | None = Field(None, description="take the fitted scale of this name from another run")
+
+
+class PolicyRecipe(Strict):
+    objective: str
+    scale: str | None = None
+    settings: dict[str, float | list[float]] = {}
+    training: TrainingOverrides = TrainingOverrides()
+
+
+class PanelRecipe(Strict):
+    size: Count
+    seed: int
+
+
+class JudgeRecipe(Strict):
+    path: str
+    revision: str | None = None
+
+
+class EvaluationRecipe(Strict):
+    baseline: str
+    panels: dict[Name, PanelRecipe]
+    judge: JudgeRecipe
+    max_new_tokens: Count = 512
+
+
+class Recipe(Strict):
+    """Everything a run depends on."""
+
+    name: Name
+    description: str = ""
+    seed: int = 42
+    model: ModelRecipe
+    data: DataRecipe
+    training: TrainingRecipe = TrainingRecipe()
+    pilots: PilotsRecipe = PilotsRecipe()
+    scales: dict[Name, ScaleRecipe] = {}
+    policies: dict[Name, PolicyRecipe]
+    evaluation: EvaluationRecipe | None = None
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the resolved recipe: equal exactly when every setting is."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def to_yaml(self) -> str:
+        dumped = self.model_dump(mode="json")
+        return yaml.safe_dump(dumped, sort_keys=False, allow_unicode=True, width=100)
+
+    @model_validator(mode="after")
+    def _objectives_exist(self) -> Self:
+        if self.pilots.objective not in CATALOG:
+            hint = did_you_mean(self.pilots.objective, CATALOG)
+            raise _at(("pilots", "objective"), f"unknown objective '{self.pilots.objective}'; {hint}")
+        if CATALOG[self.pilots.objective].scale:
+            raise _at(("pilots", "objective"), "pilots come before any scale: choose one without a scale")
+        for name, policy in self.policies.items():
+            self._check_policy(name, policy)
+        return self
+
+    def _check_policy(self, name: str, policy: PolicyRecipe) -> None:
+        key, spec = ("policies", name), CATALOG.get(policy.objective)
+        if spec is None:
+            hint = did_you_mean(policy.objective, CATALOG)
+            raise _at((*key, "objective"), f"unknown objective '{policy.objective}'; {hint}")
+        if policy.scale is not None and policy.scale not in self.scales:
+            hint = did_you_mean(policy.scale, self.scales)
+            raise _at((*key, "scale"), f"no scale is called '{policy.scale}'; {hint}")
+        if spec.scale and policy.scale is None:
+            raise _at(key, f"objective '{policy.objective}' needs a scale")
+        if not spec.scale and policy.scale is not None:
+            raise _at((*key, "scale"), f"objective '{policy.objective}' uses no scale")
+        try:
+            spec.resolve(policy.objective, policy.settings)
+        except UserError as error:
+            raise _at((*key, "settings"), str(error)) from error
+
+    @model_validator(mode="after")
+    def _evaluation_fits(self) -> Self:
+        if self.evaluation is None:
+            return self
+        if self.evaluation.baseline not in self.policies:
+            hint = did_you_mean(self.evaluation.baseline, self.policies)
+            raise _at(("evaluation", "baseline"), f"'{self.evaluation.baseline}' is no policy; {hint}")
+        wanted = sum(panel.size for panel in self.evaluation.panels.values())
+        official = self.data.path is None and self.data.validation == ValidationRecipe()
+        available = VALIDATION_PROMPTS[self.data.source] if official else wanted
+        if wanted > available:
+            raise _at(
+                ("evaluation", "panels"),
+                f"panels ask for {wanted} prompts, and {self.data.source}'s validation split has {available}",
+            )
+        return self
+
+
+def _at(path: tuple[str, ...], message: str) -> PydanticCustomError:
+    """An error of a cross-check, pinned to the key it is about."""
+    return PydanticCustomError("cross_check", "{message}", {"path": path, "message": message})

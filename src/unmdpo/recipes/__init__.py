@@ -1,0 +1,95 @@
+"""Recipes by name or path: finding, overriding, checking, and saying what is wrong where."""
+
+import json
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from unmdpo.errors import UserError
+from unmdpo.nearest import did_you_mean
+from unmdpo.recipe import Recipe
+from unmdpo.yamls import Document
+
+Key = tuple[str | int, ...]
+
+
+def packaged() -> dict[str, str]:
+    """Name → text of every recipe that comes with the package."""
+    files = (file for file in resources.files(__name__).iterdir() if file.name.endswith(".yaml"))
+    ordered = sorted(files, key=lambda file: file.name)
+    return {file.name.removesuffix(".yaml"): file.read_text("utf-8") for file in ordered}
+
+
+def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe of a packaged name or a YAML file, with `key.sub=value` overrides applied."""
+    document = _find(name)
+    data = {} if document.data is None else document.data
+    if not isinstance(data, dict):
+        raise UserError(f"{document.name}:1: a recipe should be a mapping of keys to values")
+    overridden = {key: text for text in overrides for key in [_override(data, text)]}
+    try:
+        return Recipe.model_validate(data)
+    except ValidationError as error:
+        raise UserError(_explain(error, document, overridden)) from error
+
+
+def _find(name: str) -> Document:
+    path = Path(name).expanduser()
+    if path.suffix in {".yaml", ".yml"} or path.is_file():
+        try:
+            return Document(path.read_text("utf-8"), name)
+        except UnicodeDecodeError as error:
+            raise UserError(f"{name}: not UTF-8 text (byte {error.start})") from error
+        except OSError as error:
+            raise UserError(f"{name}: cannot be read: {error.strerror}") from error
+    recipes = packaged()
+    if name not in recipes:
+        raise UserError(f"no recipe is called '{name}'; {did_you_mean(name, recipes)}")
+    return Document(recipes[name], f"{name}.yaml")
+
+
+def _override(data: dict[str, Any], text: str) -> Key:
+    """Sets `key.sub=value` in `data`; the value is read as YAML."""
+    path, equals, value = text.partition("=")
+    keys = tuple(path.split("."))
+    if not equals or not all(keys):
+        raise UserError(f"override '{text}' should look like key.sub=value")
+    for key in keys[:-1]:
+        data = data.setdefault(key, {})
+        if not isinstance(data, dict):
+            raise UserError(f"override '{text}': '{key}' holds a value, not further keys")
+    data[keys[-1]] = Document(value, f"override '{text}'").data
+    return keys
+
+
+def _explain(error: ValidationError, document: Document, overridden: dict[Key, str]) -> str:
+    """One line per mistake: where it stands, which key, what is wrong."""
+    lines = []
+    for detail in error.errors():
+        context = detail.get("ctx", {})
+        key: Key = tuple(context.get("path", detail["loc"]))
+        if detail["type"] == "unknown_key":
+            key = (*key, context["key"])
+        message = detail["msg"].removeprefix("Value error, ")
+        dotted = ".".join(str(part) for part in key) or "recipe"
+        lines.append(f"{_place(key, document, overridden)}: {dotted}: {message}")
+    return "\n".join(lines)
+
+
+def _place(key: Key, document: Document, overridden: dict[Key, str]) -> str:
+    for changed, text in overridden.items():
+        shared = min(len(changed), len(key))
+        if shared and changed[:shared] == key[:shared]:
+            return f"override '{text}'"
+    for length in range(len(key), 0, -1):
+        if key[:length] in document.lines:
+            return f"{document.name}:{document.lines[key[:length]]}"
+    return document.name
+
+
+def schema() -> str:
+    """The recipe's JSON schema, for editors."""
+    return json.dumps(Recipe.model_json_schema(), indent=2) + "\n"

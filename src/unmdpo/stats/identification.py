@@ -1,0 +1,248 @@
+"""When do known margins identify a prompt's scale? (Theorem 4.1 and its appendix.)
+
+A prompt's comparisons form a multigraph: responses are vertices, each comparison an edge from the
+preferred to the rejected response with a known margin c_e = τ·m(k_e). The WR scores are
+t = (Dr − c)/q with incidence matrix D. They determine q and every gap Dr exactly when no potential
+h on the responses satisfies Dh = c: when the margins do not cancel around some cycle.
+
+Everything here rests on one object, the fundamental cycles of a spanning forest: they span
+ker(Dᵀ), so cycle sums decide identification, witness it, and give the projection P that recovery
+and its error bound need. Self-comparisons are one-edge cycles; parallel edges close two-edge ones.
+
+The theorem is about WR with one scale per prompt. Under AO, t = Dr/q − c, and (a·r, a·q) gives the
+same scores for every a > 0: no margins whatever identify an AO scale.
+"""
+
+from collections import deque
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+CANCELS = 1e-9  # cycle sums below this share of their terms' size are rounding, not margin
+
+
+class Cycle(NamedTuple):
+    """A closed chain of comparisons; sign −1 where an edge is walked against its direction."""
+
+    edges: tuple[int, ...]
+    signs: tuple[int, ...]
+    margin_sum: float  # Σ ω_e c_e; nonzero cycles identify the scale
+
+
+class Recovery(NamedTuple):
+    scale: float
+    gaps: Floats  # (n_e,) reward differences, one per comparison
+
+
+@dataclass(frozen=True)
+class ComparisonGraph:
+    """The comparisons of one prompt (or of many: components never mix)."""
+
+    winners: Ints  # (n_e,) vertex of the preferred response
+    losers: Ints  # (n_e,)
+    margins: Floats  # (n_e,) τ·m(k)
+    vertices: int
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[Hashable, Hashable]], margins: ArrayLike) -> "ComparisonGraph":
+        """A graph from (preferred, rejected) pairs of any hashable responses."""
+        index: dict[Hashable, int] = {}
+        ends = [(index.setdefault(w, len(index)), index.setdefault(x, len(index))) for w, x in pairs]
+        array = np.array(ends, dtype=np.int64).reshape(-1, 2)
+        values = np.asarray(margins, dtype=np.float64)
+        if values.shape != (len(array),):
+            raise ValueError(f"{len(array)} comparisons need as many margins, not shape {values.shape}")
+        return cls(array[:, 0], array[:, 1], values, len(index))
+
+    @property
+    def edges(self) -> int:
+        return len(self.margins)
+
+    @cached_property
+    def incidence(self) -> sparse.csr_array:
+        """D: row e is the unit vector of x⁺ minus that of x⁻; zero for a self-comparison."""
+        rows = np.concatenate([np.arange(self.edges)] * 2)
+        columns = np.concatenate([self.winners, self.losers])
+        signs = np.repeat([1.0, -1.0], self.edges)
+        return sparse.csr_array((signs, (rows, columns)), shape=(self.edges, self.vertices))
+
+    @cached_property
+    def forest(self) -> "Forest":
+        return _spanning_forest(self)
+
+    @cached_property
+    def cycles(self) -> sparse.csr_array:
+        """(n_c, n_e) fundamental cycle vectors: a basis of ker(Dᵀ)."""
+        return _fundamental_cycles(self)
+
+    @cached_property
+    def cycle_sums(self) -> Floats:
+        """(n_c,) Σ ω_e c_e around each fundamental cycle, exactly zero where the margins cancel."""
+        sums = self.cycles @ self.margins
+        sizes = abs(self.cycles) @ np.abs(self.margins)
+        return np.where(np.abs(sums) > CANCELS * sizes, sums, 0.0)
+
+
+def is_identified(graph: ComparisonGraph) -> bool:
+    """The margin-contrast condition: c ∉ im(D)."""
+    return bool(np.any(graph.cycle_sums))
+
+
+def margin_potential(graph: ComparisonGraph) -> Floats | None:
+    """h with h(x⁺) − h(x⁻) = c_e for every comparison, or None when the scale is identified."""
+    if is_identified(graph):
+        return None
+    potential = np.zeros(graph.vertices)
+    for vertex, parent, edge in graph.forest.tree_edges:
+        step = graph.margins[edge]
+        potential[vertex] = potential[parent] + (step if graph.winners[edge] == vertex else -step)
+    return potential
+
+
+def witness_cycle(graph: ComparisonGraph) -> Cycle | None:
+    """A cycle whose margins do not cancel, of the clearest contrast; None if there is none."""
+    if not is_identified(graph):
+        return None
+    lengths = np.diff(graph.cycles.indptr)
+    best = int(np.argmax(np.abs(graph.cycle_sums) / np.sqrt(lengths)))
+    start, stop = graph.cycles.indptr[best : best + 2]
+    return Cycle(
+        edges=tuple(int(edge) for edge in graph.cycles.indices[start:stop]),
+        signs=tuple(int(sign) for sign in graph.cycles.data[start:stop]),
+        margin_sum=float(graph.cycle_sums[best]),
+    )
+
+
+def contrast(graph: ComparisonGraph) -> Floats:
+    """Pc: the part of the margins that no response rewards can absorb."""
+    return _expand(graph, graph.cycle_sums)
+
+
+def kappa(graph: ComparisonGraph) -> float:
+    """κ = ‖Pc‖₂; zero exactly when the scale is not identified."""
+    return float(np.linalg.norm(contrast(graph)))
+
+
+def recover(graph: ComparisonGraph, scores: ArrayLike) -> Recovery:
+    """The scale and every compared gap from WR scores (Eq. wr-cycle-recovery, all cycles at once)."""
+    t = np.asarray(scores, dtype=np.float64)
+    inverse = inverse_scale(graph, t)
+    if inverse <= 0:
+        raise ValueError(f"these scores come from no positive scale (1/q = {inverse:g})")
+    scale = 1 / inverse
+    return Recovery(scale, scale * t + graph.margins)
+
+
+def inverse_scale(graph: ComparisonGraph, scores: ArrayLike) -> float:
+    """α̂ = −(Pc)ᵀt/κ², the least-squares 1/q; its error obeys `perturbation_bound`."""
+    if not is_identified(graph):
+        raise ValueError("the margins cancel around every cycle: the scores do not determine the scale")
+    direction = contrast(graph)
+    t = np.asarray(scores, dtype=np.float64)
+    return float(-(direction @ t) / (direction @ direction))
+
+
+def perturbation_bound(graph: ComparisonGraph, noise: ArrayLike) -> float:
+    """‖Pε‖/κ ≥ |α̂ − α| for scores t + ε (Eq. wr-scale-stability)."""
+    projected = _expand(graph, graph.cycles @ np.asarray(noise, dtype=np.float64))
+    return float(np.linalg.norm(projected)) / kappa(graph)
+
+
+def equal_score_twin(
+    graph: ComparisonGraph, rewards: ArrayLike, scale: float, factor: float
+) -> tuple[Floats, float]:
+    """Other rewards and a scale `factor` times as large with the same WR scores.
+
+    The converse half of the theorem; exists only where the scale is not identified.
+    """
+    potential = margin_potential(graph)
+    if potential is None:
+        raise ValueError("the scale is identified: no other parameters have the same scores")
+    return factor * np.asarray(rewards, dtype=np.float64) + (1 - factor) * potential, factor * scale
+
+
+def _expand(graph: ComparisonGraph, sums: Floats) -> Floats:
+    """Sᵀ(SSᵀ)⁻¹·sums with the cycle basis S: P applied to any vector whose cycle sums these are."""
+    if not sums.size:
+        return np.zeros(graph.edges)
+    gram = (graph.cycles @ graph.cycles.T).toarray()
+    expanded: Floats = graph.cycles.T @ np.linalg.solve(gram, sums)
+    return expanded
+
+
+@dataclass(frozen=True)
+class Forest:
+    """A breadth-first spanning forest, roots first."""
+
+    parent: list[int]  # (n_v,) −1 for a root
+    parent_edge: list[int]
+    depth: list[int]
+    order: list[int]
+
+    @property
+    def tree_edges(self) -> list[tuple[int, int, int]]:
+        """(vertex, its parent, the edge between), parents always before children."""
+        return [(v, self.parent[v], self.parent_edge[v]) for v in self.order if self.parent[v] >= 0]
+
+
+def _spanning_forest(graph: ComparisonGraph) -> Forest:
+    neighbours: list[list[tuple[int, int]]] = [[] for _ in range(graph.vertices)]
+    for edge, (w, x) in enumerate(zip(graph.winners.tolist(), graph.losers.tolist(), strict=True)):
+        if w != x:
+            neighbours[w].append((x, edge))
+            neighbours[x].append((w, edge))
+    forest = Forest([-1] * graph.vertices, [-1] * graph.vertices, [-1] * graph.vertices, [])
+    for root in range(graph.vertices):
+        if forest.depth[root] >= 0:
+            continue
+        forest.depth[root] = 0
+        queue = deque([root])
+        while queue:
+            vertex = queue.popleft()
+            forest.order.append(vertex)
+            for other, edge in neighbours[vertex]:
+                if forest.depth[other] < 0:
+                    forest.parent[other], forest.parent_edge[other] = vertex, edge
+                    forest.depth[other] = forest.depth[vertex] + 1
+                    queue.append(other)
+    return forest
+
+
+def _fundamental_cycles(graph: ComparisonGraph) -> sparse.csr_array:
+    """Each edge outside the forest closes one cycle: the edge, then the tree path back."""
+    in_tree = set(graph.forest.parent_edge)
+    indptr, edges, signs = [0], list[int](), list[float]()
+    for edge in range(graph.edges):
+        if edge in in_tree:
+            continue
+        path = _tree_path(graph, int(graph.losers[edge]), int(graph.winners[edge]))
+        for member, sign in sorted([(edge, 1.0), *path]):
+            edges.append(member)
+            signs.append(sign)
+        indptr.append(len(edges))
+    return sparse.csr_array((signs, edges, indptr), shape=(len(indptr) - 1, graph.edges))
+
+
+def _tree_path(graph: ComparisonGraph, start: int, stop: int) -> list[tuple[int, float]]:
+    """Signed tree edges on the way from `start` to `stop`."""
+    forest, up, down = graph.forest, list[tuple[int, float]](), list[tuple[int, float]]()
+    while start != stop:
+        climb_start = forest.depth[start] >= forest.depth[stop]
+        vertex = start if climb_start else stop
+        edge = forest.parent_edge[vertex]
+        forward = 1.0 if graph.winners[edge] == vertex else -1.0  # walked from child to parent
+        if climb_start:
+            up.append((edge, forward))
+            start = forest.parent[vertex]
+        else:
+            down.append((edge, -forward))
+            stop = forest.parent[vertex]
+    return up + down

@@ -1,0 +1,76 @@
+"""The house has floors: imports only go down."""
+
+import ast
+from pathlib import Path
+
+import unmdpo
+
+ROOT = Path(unmdpo.__file__).parent
+
+# Rooms that may be imported by each room, besides the ground (errors, nearest, scores).
+GROUND = {"errors", "nearest", "scores"}
+FLOOR_0 = {"data", "objectives", "scale", "stats"}
+FLOOR_1 = {"engine", "audit", "lab"}
+FLOORS: list[set[str]] = [GROUND, FLOOR_0, FLOOR_1, {"pipeline"}, {"report"}]
+TOP = {"yamls", "recipe", "recipes", "cli"}  # may use everything; `pipeline` may read a recipe
+
+HEAVY_AT_TOP = {"torch", "transformers", "datasets", "pandas"}
+
+
+def allowed(room: str) -> set[str]:
+    if room in TOP:
+        return set().union(*FLOORS, TOP)
+    level = next(i for i, floor in enumerate(FLOORS) if room in floor)
+    below = set().union(*FLOORS[:level])
+    same = GROUND if level == 0 else {room}
+    return below | same | ({"recipe"} if room == "pipeline" else set())
+
+
+def modules():
+    for path in sorted(ROOT.rglob("*.py")):
+        relative = path.relative_to(ROOT)
+        room = relative.parts[0].removesuffix(".py")
+        yield relative, room, ast.parse(path.read_text("utf-8"))
+
+
+def imported(tree: ast.AST):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield node.module or "", node
+
+
+def test_every_room_has_a_floor():
+    known = set().union(*FLOORS, TOP, {"__init__"})
+    assert {room for _, room, _ in modules()} <= known
+
+
+def test_imports_only_go_down():
+    climbing = [
+        f"{path} imports {name}"
+        for path, room, tree in modules()
+        if room != "__init__"
+        for name, _ in imported(tree)
+        if name.startswith("unmdpo.") and name.split(".")[1] not in allowed(room)
+    ]
+    assert not climbing
+
+
+def test_the_check_itself_refuses_a_climb():
+    assert "audit" not in allowed("data")
+    assert "stats" not in allowed("data")  # neighbours on one floor do not import each other
+    assert "cli" not in allowed("audit")
+    assert {"data", "stats", "scores"} <= allowed("audit")
+
+
+def test_commands_import_nothing_heavy_at_the_top():
+    heavy = [
+        f"{path}: {name}"
+        for path, room, tree in modules()
+        if room in {"cli", "errors", "nearest"}
+        for name, node in imported(tree)
+        if name.split(".")[0] in HEAVY_AT_TOP and node in tree.body
+    ]
+    assert not heavy

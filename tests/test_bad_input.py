@@ -1,0 +1,207 @@
+"""Bad data: every error names the file and the row, says what to do, and can be counted instead."""
+
+import gzip
+import json
+
+import pytest
+
+from tests.conftest import helpsteer3_row
+from unmdpo.data import DataRef, load_comparisons
+from unmdpo.errors import DataError, UserError
+
+GOOD = helpsteer3_row("fine?")
+
+
+def without(column):
+    return {key: value for key, value in GOOD.items() if key != column}
+
+
+def preference(**changes):
+    return {"prompt": "Q?", "chosen": "a", "rejected": "b", "strength": 1} | changes
+
+
+def conversation(*turns):
+    return [{"role": role, "content": content} for role, content in turns]
+
+
+HELPSTEER3 = {
+    "missing column": (without("response1"), "column 'response1' is missing; did you mean 'response2'?"),
+    "misspelt column": (without("context") | {"contxt": []}, "'context' is missing; did you mean 'contxt'?"),
+    "strength out of range": (helpsteer3_row(label=4), "whole number from -3 to 3, not 4"),
+    "strength not whole": (helpsteer3_row(label=1.5), "whole number from -3 to 3, not 1.5"),
+    "strength as text": (helpsteer3_row(label="2"), "should be a number, not text"),
+    "strength true": (helpsteer3_row(label=True), "should be a number, not true/false"),
+    "strength null": (helpsteer3_row(label=None), "should be a number, not missing"),
+    "strength NaN": (helpsteer3_row(label=float("nan")), "is nan, not a finite number"),
+    "strength infinite": (helpsteer3_row(label=float("inf")), "is inf, not a finite number"),
+    "vote out of range": (helpsteer3_row(votes=(1, -5)), r"individual_preference\[1\].score"),
+    "vote without score": (helpsteer3_row(individual_preference=[{}]), r"\[0\].score' is missing"),
+    "empty prompt": (helpsteer3_row(context=[]), "'context' is empty"),
+    "blank prompt": (helpsteer3_row("  \n"), "its last user turn says nothing"),
+    "ends in assistant": (
+        helpsteer3_row(context=conversation(("user", "a"), ("assistant", "b"))),
+        "ends in a turn of 'assistant'",
+    ),
+    "unknown role": (helpsteer3_row(context=conversation(("usr", "a"))), "did you mean 'user'?"),
+    "role not text": (helpsteer3_row(context=[{"role": 3, "content": "a"}]), "unknown role 3"),
+    "message without content": (helpsteer3_row(context=[{"role": "user"}]), "has no 'content'"),
+    "message not an object": (helpsteer3_row(context=["hi"]), "should be a message"),
+    "content not text": (helpsteer3_row(context=[{"role": "user", "content": 3}]), "should be text"),
+    "response not text": (helpsteer3_row(response1=["a"]), "'response1' should be text, not a list"),
+    "half a surrogate": (helpsteer3_row(response2="bad \ud83d"), "half of a surrogate pair"),
+    "row not an object": ([1, 2], "a row should be a JSON object, not a list"),
+}
+
+PREFERENCE = {
+    "no shared prefix": (
+        {
+            "chosen": conversation(("user", "a"), ("assistant", "x")),
+            "rejected": conversation(("user", "b"), ("assistant", "y")),
+            "strength": 1,
+        },
+        "do not share the turns before the last",
+    ),
+    "no shared text": ({"chosen": "abc", "rejected": "xyz", "strength": 1}, "share no prefix"),
+    "text and conversation": (
+        {"chosen": "a b", "rejected": conversation(("user", "a"), ("assistant", "b")), "strength": 1},
+        "both be text or both be conversations",
+    ),
+    "ends in user": (
+        {"chosen": conversation(("user", "a")), "rejected": conversation(("user", "a")), "strength": 1},
+        "should end in an assistant turn",
+    ),
+    "two turns beside a prompt": (
+        preference(chosen=conversation(("assistant", "a"), ("user", "b"))),
+        "should be one assistant message",
+    ),
+    "negative strength": (preference(strength=-1), "whole number from 0 to 3, not -1"),
+    "strength too large": (preference(strength=4), "whole number from 0 to 3, not 4"),
+}
+
+
+def write_text(tmp_path, rows, name="bad.jsonl"):
+    path = tmp_path / name
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("case", HELPSTEER3)
+def test_bad_helpsteer3_row(tmp_path, case):
+    bad, message = HELPSTEER3[case]
+    path = write_text(tmp_path, [GOOD, bad, GOOD])
+    with pytest.raises(DataError, match=message) as caught:
+        load_comparisons(path, source="helpsteer3")
+    assert str(caught.value).startswith(f"{path}, row 2: ")
+    data = load_comparisons(path, source="helpsteer3", max_bad_rows=1)
+    assert (len(data), len(data.skipped)) == (2, 1)
+
+
+@pytest.mark.parametrize("case", PREFERENCE)
+def test_bad_preference_row(tmp_path, case):
+    bad, message = PREFERENCE[case]
+    path = write_text(tmp_path, [preference(), bad])
+    with pytest.raises(DataError, match=message) as caught:
+        load_comparisons(path, source="preference")
+    assert str(caught.value).startswith(f"{path}, row 2: ")
+
+
+def test_negative_margin(tmp_path):
+    rows = [{"prompt": "Q", "chosen": "a", "rejected": "b", "score_chosen": 1, "score_rejected": 3}]
+    with pytest.raises(DataError, match="margin by score_chosen − score_rejected is -2"):
+        load_comparisons(write_text(tmp_path, rows))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"prompt": "Q", "response": "r", "scores": []}, "at least one score"),
+        ({"prompt": "Q", "response": "r", "scores": ["9"]}, "should be a number, not text"),
+        ({"prompt": "Q", "responses": ["a", "b"], "scores": [1]}, "2 responses but 1 scores"),
+        ({"prompt": "Q", "responses": ["a", 3], "scores": [1, 2]}, r"'responses\[1\]' should be text"),
+    ],
+)
+def test_bad_scored_row(tmp_path, row, message):
+    with pytest.raises(DataError, match=message):
+        load_comparisons(write_text(tmp_path, [row]), source="scored")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"context": [', "malformed JSON at column"),
+        (b"[" * 100_000, "malformed JSON"),
+        (b'{"a": "\xff\xfe"}', "not UTF-8 (byte 7 is 0xff)"),
+    ],
+)
+def test_bad_line(tmp_path, line, message):
+    path = tmp_path / "bad.jsonl"
+    good = json.dumps(GOOD).encode()
+    path.write_bytes(b"\n".join([good, b"", line, good]))
+    with pytest.raises(DataError) as caught:
+        load_comparisons(str(path))
+    assert f"{path}, row 3: " in str(caught.value)
+    assert message in str(caught.value)
+    assert len(load_comparisons(str(path), max_bad_rows=1)) == 2
+
+
+def test_truncated_gzip_is_never_skipped(tmp_path):
+    path = tmp_path / "cut.jsonl.gz"
+    whole = gzip.compress("".join(json.dumps(helpsteer3_row(f"{i}?")) + "\n" for i in range(999)).encode())
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match=r"gzip stream is damaged after row \d+ .*fetch the file again"):
+        load_comparisons(str(path), max_bad_rows=999)
+
+
+def test_not_gzip_at_all(tmp_path):
+    path = tmp_path / "plain.jsonl.gz"
+    path.write_text(json.dumps(GOOD))
+    with pytest.raises(UserError, match="gzip stream is damaged after row 0"):
+        load_comparisons(str(path))
+
+
+def test_not_parquet(tmp_path):
+    path = tmp_path / "x.parquet"
+    path.write_bytes(b"PAR1 nonsense")
+    with pytest.raises(DataError, match="not a readable Parquet file"):
+        load_comparisons(str(path))
+
+
+@pytest.mark.parametrize("content", ["", "\n \n"])
+def test_empty_file(tmp_path, content):
+    path = tmp_path / "empty.jsonl"
+    path.write_text(content)
+    with pytest.raises(UserError, match="has no rows"):
+        load_comparisons(str(path))
+
+
+def test_folder_without_data(tmp_path):
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(UserError, match="no data files in this folder"):
+        load_comparisons(str(tmp_path))
+
+
+def test_unknown_ending(tmp_path):
+    (tmp_path / "x.csv").write_text("a,b")
+    with pytest.raises(UserError, match=r"unknown kind of file; known: \.jsonl"):
+        load_comparisons(str(tmp_path / "x.csv"))
+
+
+def test_unknown_columns_name_the_nearest_source(tmp_path):
+    path = write_text(tmp_path, [without("context") | {"contxt": []}])
+    with pytest.raises(UserError, match=r"nearest, 'helpsteer3', lacks 'context' \(did you mean 'contxt'"):
+        load_comparisons(path)
+
+
+def test_split_without_rows(tmp_path):
+    path = write_text(
+        tmp_path,
+        [{"split": "train", "prompt": "Q", "response_1": "a", "response_2": "b", "preference_strength": 1}],
+    )
+    with pytest.raises(UserError, match="no comparisons in the split 'validation'"):
+        load_comparisons(DataRef(path, "validation"))
+
+
+def test_too_many_bad_rows_names_the_first(tmp_path):
+    path = write_text(tmp_path, [GOOD, helpsteer3_row(label=9), helpsteer3_row(label=8)])
+    with pytest.raises(DataError, match=r"row 3: .*only 1 are allowed; the first was at .*row 2"):
+        load_comparisons(path, max_bad_rows=1)

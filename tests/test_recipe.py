@@ -1,0 +1,239 @@
+"""Recipes: strict, frozen, and precise about what is wrong and where."""
+
+import contextlib
+import json
+from importlib import resources
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from unmdpo.data.sources import SOURCES
+from unmdpo.errors import UserError
+from unmdpo.recipe import SourceName
+from unmdpo.recipes import load_recipe, packaged, schema
+from unmdpo.yamls import Document
+
+MINIMAL = """\
+name: mine
+model: {path: some/model}
+data: {source: preference, path: pairs.jsonl}
+scales:
+  seq: {estimator: pooled}
+policies:
+  dpo: {objective: dpo}
+  wr: {objective: unm-wr, scale: seq}
+evaluation:
+  baseline: dpo
+  panels: {small: {size: 10, seed: 1}}
+  judge: {path: some/judge}
+"""
+
+
+@pytest.fixture
+def recipe_file(tmp_path: Path):
+    def write(text: str) -> str:
+        path = tmp_path / "mine.yaml"
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def changed(old: str, new: str) -> str:
+    assert old in MINIMAL
+    return MINIMAL.replace(old, new)
+
+
+def test_defaults_are_the_papers_contract(recipe_file):
+    recipe = load_recipe(recipe_file(MINIMAL))
+    training = recipe.training
+    assert (recipe.seed, training.updates, training.batch, training.learning_rate) == (42, 150, 128, 1e-6)
+    assert (training.warmup, training.weight_decay, training.betas) == (20, 0.1, (0.9, 0.98))
+    assert (training.eps, training.clip, recipe.data.max_length) == (1e-5, 1.0, 4096)
+    pilots = recipe.pilots
+    assert (pilots.folds, pilots.fold_seed, pilots.objective) == (5, 260836, "fixed-margin")
+    assert recipe.scales["seq"].penalty == 0.01
+
+
+def test_every_packaged_recipe_resolves_and_repeats():
+    assert {"hs3-1b", "hs2-1b"} <= packaged().keys()
+    for name in packaged():
+        recipe = load_recipe(name)
+        assert recipe.name == name
+
+
+def test_resolved_yaml_is_the_same_recipe(recipe_file):
+    recipe = load_recipe("hs3-1b", ["seed=7"])
+    again = load_recipe(recipe_file(recipe.to_yaml()))
+    assert again == recipe
+    assert again.digest == recipe.digest
+
+
+def test_digest_sees_every_setting_and_no_spelling(recipe_file):
+    base = load_recipe(recipe_file(MINIMAL)).digest
+    spelled_out = MINIMAL + "training: {updates: 150, learning_rate: 0.000001}\n"
+    assert load_recipe(recipe_file(spelled_out)).digest == base
+    assert load_recipe(recipe_file(MINIMAL), ["training.eps=2e-5"]).digest != base
+
+
+def test_recipes_are_frozen():
+    recipe = load_recipe("hs3-1b")
+    with pytest.raises(ValidationError):
+        recipe.seed = 3
+
+
+def test_overrides(recipe_file):
+    recipe = load_recipe(
+        recipe_file(MINIMAL),
+        ["training.learning_rate=5e-7", "training.betas=[0.8, 0.9]", "policies.o={objective: odpo}"],
+    )
+    assert recipe.training.learning_rate == 5e-7
+    assert recipe.training.betas == (0.8, 0.9)
+    assert recipe.policies["o"].objective == "odpo"
+
+
+MISTAKES = {
+    "unknown key": (MINIMAL + "trainning: {}\n", ":13: trainning: unknown key; did you mean 'training'?"),
+    "unknown inner key": (
+        changed("{objective: dpo}", "{objectve: dpo}"),
+        ":7: policies.dpo.objectve: unknown key; did you mean 'objective'?",
+    ),
+    "unknown objective": (
+        changed("objective: unm-wr", "objective: unm_wr"),
+        ":8: policies.wr.objective: unknown objective 'unm_wr'; did you mean 'unm-wr'?",
+    ),
+    "unknown scale": (changed("scale: seq", "scale: sec"), "no scale is called 'sec'; did you mean 'seq'?"),
+    "scale missing": (
+        changed("unm-wr, scale: seq", "unm-wr"),
+        ":8: policies.wr: objective 'unm-wr' needs a scale",
+    ),
+    "scale unused": (changed("{objective: dpo}", "{objective: dpo, scale: seq}"), "uses no scale"),
+    "unknown setting": (
+        changed("{objective: dpo}", "{objective: dpo, settings: {betta: 1}}"),
+        ":7: policies.dpo.settings: objective 'dpo' has no setting 'betta'; did you mean 'beta'?",
+    ),
+    "bad setting": (
+        changed("{objective: dpo}", "{objective: dpo, settings: {beta: -1}}"),
+        "dpo.beta should be a number above 0, not -1",
+    ),
+    "baseline": (
+        changed("baseline: dpo", "baseline: dp"),
+        ":10: evaluation.baseline: 'dp' is no policy; did you mean 'dpo'?",
+    ),
+    "wrong type": (changed("size: 10", "size: many"), ":11: evaluation.panels.small.size: Input should be"),
+    "no coercion": (changed("size: 10", "size: '10'"), "evaluation.panels.small.size: Input should be"),
+    "too small": (changed("size: 10", "size: 0"), "greater than or equal to 1"),
+    "missing key": (changed("name: mine\n", ""), "name: Field required"),
+    "source without path": (changed(", path: pairs.jsonl", ""), "source 'preference' needs a path"),
+    "two budgets": (MINIMAL + "training: {updates: 3, epochs: 1}\n", "updates or epochs, not both"),
+    "pilots with scale": (
+        MINIMAL + "pilots: {updates: 3, objective: unm-ao}\n",
+        "pilots come before any scale",
+    ),
+    "unknown pilot objective": (
+        MINIMAL + "pilots: {updates: 3, objective: dppo}\n",
+        "pilots.objective: unknown objective 'dppo'; did you mean 'dpo'?",
+    ),
+    "duplicate key": (MINIMAL + "name: again\n", ":13: the key 'name' stands twice"),
+    "not YAML": (MINIMAL + "seed: [1, 2\n", "not valid YAML"),
+    "a list": ("- 1\n- 2\n", ":1: a recipe should be a mapping"),
+    "infinite": (MINIMAL + "training: {updates: 3, learning_rate: .inf}\n", "finite number"),
+    "python tags": ("name: !!python/object/apply:os.system [ls]\n", "is not allowed"),
+    "list as key": ("? [a, b]\n: c\n", ":1: a key should be a plain name"),
+    "self-reference": ("name: &a [*a]\n", "too large or too deep"),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_mistakes_say_where_and_what(recipe_file, case):
+    text, message = MISTAKES[case]
+    path = recipe_file(text)
+    with pytest.raises(UserError) as caught:
+        load_recipe(path)
+    assert message in str(caught.value)
+    assert str(caught.value).startswith(path)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("training.updates", "should look like key.sub=value"),
+        ("=3", "should look like key.sub=value"),
+        ("training.upates=3", "override 'training.upates=3': training.upates: unknown key; did you mean"),
+        ("name.x=3", "'name' holds a value, not further keys"),
+        ("training.updates=a few", "override 'training.updates=a few': training.updates: Input should be"),
+        ("training.updates=[1", "not valid YAML"),
+    ],
+)
+def test_override_mistakes(recipe_file, override, message):
+    with pytest.raises(UserError) as caught:
+        load_recipe(recipe_file(MINIMAL), [override])
+    assert message in str(caught.value)
+
+
+def test_several_mistakes_are_told_at_once(recipe_file):
+    text = changed("size: 10", "size: no").replace("path: some/model", "path: 3")
+    with pytest.raises(UserError) as caught:
+        load_recipe(recipe_file(text))
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_panels_must_fit_the_official_validation_split():
+    with pytest.raises(
+        UserError, match="panels ask for 500 prompts, and helpsteer2's validation split has 448"
+    ):
+        load_recipe("hs2-1b", ["evaluation.panels.eval224.size=500"])
+    load_recipe("hs2-1b", ["evaluation.panels.eval224.size=500", "data.validation.path=mine.jsonl"])
+
+
+def test_unknown_names():
+    with pytest.raises(UserError, match="no recipe is called 'hs3-1c'; did you mean 'hs3-1b'"):
+        load_recipe("hs3-1c")
+    with pytest.raises(UserError, match="cannot be read: No such file"):
+        load_recipe("nowhere.yaml")
+
+
+def test_schema_is_current_and_accepts_the_packaged_recipes():
+    shipped = resources.files("unmdpo.recipes").joinpath("recipe.schema.json").read_text("utf-8")
+    assert shipped == schema(), "run: unmdpo recipes schema > src/unmdpo/recipes/recipe.schema.json"
+    for text in packaged().values():
+        jsonschema.validate(Document(text, "recipe").data, json.loads(shipped))
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"name": "x", "nmae": "y"}, json.loads(shipped))
+
+
+def test_source_names_are_the_sources():
+    assert set(SourceName.__args__) == SOURCES.keys()
+
+
+def test_yaml_reads_what_people_write():
+    text = "a: 1e-6\nb: 26 Jul 2024\nc: 2024-07-26\nd: 1.5\ne: [1, 2e3]\nf: {<<: {x: 1}, y: 2}\ng: 12\n"
+    document = Document(text, "x")
+    assert document.data == {
+        "a": 1e-6, "b": "26 Jul 2024", "c": "2024-07-26", "d": 1.5, "e": [1, 2000.0],
+        "f": {"x": 1, "y": 2}, "g": 12,
+    }  # fmt: skip
+    assert document.lines["e", 1] == 5
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(plain)
+def test_yaml_round_trip(value):
+    assert Document(yaml.safe_dump(value, allow_unicode=True), "x").data == value
+
+
+@given(st.text(max_size=80))
+def test_any_text_is_a_recipe_or_a_user_error(text):
+    with contextlib.suppress(UserError):  # and nothing else
+        Document(text, "x")
