@@ -197,11 +197,10 @@ def clustered_contrast(held_out: HeldOut, seed: int) -> tuple[float | None, tupl
             for weights in (held_out.agrees & high, high, held_out.agrees & low, low)
         ]
     )
-    rng, replicates, per_chunk = np.random.default_rng(seed), [], max(1, CHUNK // prompts)
-    for start in range(0, BOOTSTRAPS, per_chunk):
-        drawn = rng.integers(0, prompts, (min(per_chunk, BOOTSTRAPS - start), prompts))
-        replicates.append(sums[:, drawn].sum(axis=-1))
-    totals = np.concatenate(replicates, axis=1)  # (4, BOOTSTRAPS)
+    rng, totals = np.random.default_rng(seed), np.empty((4, BOOTSTRAPS))
+    for replicate in range(BOOTSTRAPS):
+        drawn = np.bincount(rng.integers(0, prompts, prompts), minlength=prompts)
+        totals[:, replicate] = sums @ drawn
     with np.errstate(invalid="ignore"):  # a resample may miss a small bin altogether
         contrasts = totals[0] / totals[1] - totals[2] / totals[3]
     ends = np.nanpercentile(contrasts, [2.5, 97.5])

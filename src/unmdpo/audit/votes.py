@@ -1,7 +1,7 @@
 """The strength audit's records: deduplicated, partitioned, with the locked test never parsed.
 
-Texts are read first, and alone they decide which prompts are locked; only then are labels read,
-of the other rows.
+Texts are read first, and alone they decide which prompts are locked; labels stay sealed until then,
+and those of locked prompts for ever.
 """
 
 import hashlib
@@ -54,24 +54,14 @@ def partition_prompts(domains: Mapping[str, str], seed: int = PARTITION_SEED) ->
 
 def read_partitions(ref: DataRef, *, source: str, seed: int, max_bad_rows: int) -> Partitions:
     """The audit's records by partition, without a look at any label of the test partition."""
-    parts = partition_prompts(_prompt_domains(ref, source, BadRows(max_bad_rows)), seed)
     bad = BadRows(max_bad_rows)
     reader, rows = _annotated(ref, source, bad)
-
-    def read(row: Row) -> tuple[Record, bytes] | None:
-        texts = reader.unlabelled(row)
-        prompt = prompt_hash(texts.prompt)
-        if parts[prompt] == "test":
-            return None
-        record = Record(prompt, texts.domain, reader.votes(row))
-        return record, _digest(prompt, texts.first, texts.second, reader.label(row), record.votes)
-
+    sealed = list(bad.parse(rows, lambda row: _seal(reader, row)))
+    parts = partition_prompts(count_domains(record.domain_vote for record in sealed), seed)
+    unlocked = (record for record in sealed if parts[record.prompt_hash] != "test")
     records: dict[str, list[Record]] = {"train": [], "development": []}
-    seen, duplicates = set[bytes](), 0
-    for item in bad.parse(rows, read):
-        if item is None:
-            continue
-        record, identity = item
+    seen, duplicates = set[tuple[object, ...]](), 0
+    for record, identity in bad.parse(unlocked, lambda record: record.open(reader)):
         if identity in seen:
             duplicates += 1
         else:
@@ -86,17 +76,37 @@ def read_partitions(ref: DataRef, *, source: str, seed: int, max_bad_rows: int) 
     )
 
 
-def _prompt_domains(ref: DataRef, source: str, bad: BadRows) -> dict[str, str]:
-    """Every prompt's modal domain, from texts alone."""
-    reader, rows = _annotated(ref, source, bad)
+class Sealed(NamedTuple):
+    """A row whose texts are digested and whose labels nobody has looked at yet."""
 
-    def vote(row: Row) -> DomainVote:
-        texts = reader.unlabelled(row)
-        first, second = sorted([_digest(texts.first), _digest(texts.second)])
-        nonempty = bool(texts.first and texts.second)
-        return DomainVote(prompt_hash(texts.prompt), (first, second), texts.domain, nonempty)
+    prompt_hash: str
+    domain: str
+    first: bytes
+    second: bytes
+    nonempty: bool
+    labels: Row
 
-    return count_domains(bad.parse(rows, vote))
+    @property
+    def domain_vote(self) -> DomainVote:
+        pair = (min(self.first, self.second), max(self.first, self.second))
+        return DomainVote(self.prompt_hash, pair, self.domain, self.nonempty)
+
+    def open(self, reader: AnnotatedSource) -> tuple[Record, tuple[object, ...]]:
+        """The record, and what makes it an exact duplicate of another."""
+        record = Record(self.prompt_hash, self.domain, reader.votes(self.labels))
+        return record, (*record, self.first, self.second, reader.label(self.labels))
+
+
+def _seal(reader: AnnotatedSource, row: Row) -> Sealed:
+    texts = reader.unlabelled(row)
+    return Sealed(
+        prompt_hash=prompt_hash(texts.prompt),
+        domain=texts.domain,
+        first=hashlib.sha256(texts.first.encode()).digest(),
+        second=hashlib.sha256(texts.second.encode()).digest(),
+        nonempty=bool(texts.first and texts.second),
+        labels=row.only(reader.label_columns),
+    )
 
 
 def _annotated(ref: DataRef, source: str, bad: BadRows) -> tuple[AnnotatedSource, Iterator[Row]]:
@@ -107,7 +117,3 @@ def _annotated(ref: DataRef, source: str, bad: BadRows) -> tuple[AnnotatedSource
             f"sources have: {', '.join(n for n, s in SOURCES.items() if issubclass(s, AnnotatedSource))}"
         )
     return reader, rows
-
-
-def _digest(*parts: object) -> bytes:
-    return hashlib.sha256(repr(parts).encode()).digest()

@@ -7,7 +7,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterator
-from io import BufferedIOBase
+from io import BufferedIOBase, BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from unmdpo.data.comparison import Origin
 from unmdpo.data.rows import BadRows, Row, kind
 from unmdpo.errors import DataError, UserError
 
+BUFFER = 1 << 20
 SPLITS = ("train", "validation", "test")
 Reader = Callable[[Path, BadRows], Iterator[Row]]
 
@@ -74,7 +75,10 @@ def _extension(path: Path) -> str:
 
 
 def _open(path: Path) -> BufferedIOBase:
-    return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb")
+    """Bytes through a buffer that holds whole rows: the default one is smaller than most."""
+    if path.suffix.lower() == ".gz":
+        return BufferedReader(gzip.open(path, "rb"), BUFFER)
+    return BufferedReader(path.open("rb", buffering=0), BUFFER)
 
 
 def _json_lines(path: Path, bad: BadRows) -> Iterator[Row]:

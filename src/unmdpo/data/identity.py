@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 FOLD_SEED = 260836
+_ENCODER = json.JSONEncoder(sort_keys=True, ensure_ascii=False)
 
 
 class Message(NamedTuple):
@@ -30,8 +31,7 @@ def prompt_hash(messages: Sequence[Message | Mapping[str, str]]) -> str:
         else {"role": m["role"], "content": m["content"]}
         for m in messages
     ]
-    text = json.dumps(turns, sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+    return hashlib.sha256(_ENCODER.encode(turns).encode("utf-8")).hexdigest()
 
 
 def fold_of(prompt_hash: str, folds: int = 5, seed: int = FOLD_SEED) -> int:

@@ -15,6 +15,7 @@ from unmdpo.errors import DataError
 from unmdpo.nearest import did_you_mean
 
 ROLES = ("system", "user", "assistant")
+Item = TypeVar("Item")
 Parsed = TypeVar("Parsed")
 
 
@@ -25,6 +26,9 @@ class Row:
 
     def error(self, problem: str) -> DataError:
         return DataError(self.origin, problem)
+
+    def only(self, columns: Iterable[str]) -> "Row":
+        return Row({name: self.values[name] for name in columns if name in self.values}, self.origin)
 
     def __contains__(self, column: str) -> bool:
         return self.values.get(column) is not None
@@ -135,11 +139,11 @@ class BadRows:
             f"the first was at {self.errors[0]})",
         ) from error
 
-    def parse(self, rows: Iterable[Row], parse: Callable[[Row], Parsed]) -> Iterator[Parsed]:
-        """`parse` over `rows`, leaving out the rows it refuses."""
-        for row in rows:
+    def parse(self, items: Iterable[Item], parse: Callable[[Item], Parsed]) -> Iterator[Parsed]:
+        """`parse` over rows (or what was made of them), leaving out those it refuses."""
+        for item in items:
             try:
-                parsed = parse(row)
+                parsed = parse(item)
             except DataError as error:
                 self.add(error)
             else:

@@ -60,6 +60,8 @@ class AnnotatedSource(Source):
     before anything parses them.
     """
 
+    label_columns: ClassVar[tuple[str, ...]]  # all that `label` and `votes` look at
+
     @abstractmethod
     def unlabelled(self, row: Row) -> Unlabelled: ...
 

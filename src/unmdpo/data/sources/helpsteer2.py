@@ -13,6 +13,7 @@ TURN = re.compile(r"<extra_id_1>(User|Assistant)\n")
 
 class HelpSteer2(AnnotatedSource):
     shapes: ClassVar = (frozenset({"prompt", "response_1", "response_2", "preference_strength"}),)
+    label_columns: ClassVar = ("preference_strength", "three_most_similar_preferences")
     hub: ClassVar = HubLayout("nvidia/HelpSteer2", data_dir="preference")
     split_column: ClassVar = "split"
 

@@ -10,6 +10,7 @@ MAX_STRENGTH = 3
 
 class HelpSteer3(AnnotatedSource):
     shapes: ClassVar = (frozenset({"context", "response1", "response2", "overall_preference"}),)
+    label_columns: ClassVar = ("overall_preference", "individual_preference")
     hub: ClassVar = HubLayout("nvidia/HelpSteer3", config="preference")
 
     def unlabelled(self, row: Row) -> Unlabelled:

@@ -14,6 +14,7 @@ class PandaLM(AnnotatedSource):
     """The strength of a pair is its net number of votes, 1 to 3; a net of none is a tie."""
 
     shapes: ClassVar = (frozenset({"instruction", "response1", "response2", *ANNOTATORS}),)
+    label_columns: ClassVar = ANNOTATORS
 
     def unlabelled(self, row: Row) -> Unlabelled:
         instruction, extra = row.text("instruction"), row.optional_text("input")
