@@ -8,7 +8,7 @@ import unmdpo
 ROOT = Path(unmdpo.__file__).parent
 
 # Rooms that may be imported by each room, besides the ground (errors, nearest, scores).
-GROUND = {"errors", "nearest", "scores"}
+GROUND = {"errors", "nearest", "scores", "catalog"}
 FLOOR_0 = {"data", "objectives", "scale", "stats"}
 FLOOR_1 = {"engine", "audit", "lab"}
 FLOORS: list[set[str]] = [GROUND, FLOOR_0, FLOOR_1, {"pipeline"}, {"report"}]

@@ -13,10 +13,10 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from unmdpo.catalog import CATALOG
 from unmdpo.data.identity import FOLD_SEED
 from unmdpo.errors import UserError
 from unmdpo.nearest import did_you_mean
-from unmdpo.objectives.catalog import CATALOG
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=80)]
 Positive = Annotated[float, Field(gt=0)]

@@ -1,8 +1,30 @@
-"""The strength map m(k), once, for losses, scale fits and audits alike."""
+"""The AO and WR comparison scores Γ and the strength map m(k), once, for every loss, fit and audit.
+
+Torch is named here but not imported: audits and recipes use the map without it.
+"""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from unmdpo.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Placement = Literal["ao", "wr"]
+
+
+def advantage_only(gap: "Tensor", margin: "Tensor", scale: "Tensor") -> "Tensor":
+    """Γ^AO = gap/q − τ·m(k) (Eq. evidence-only): the margin is in units of local noise."""
+    return gap / scale - margin
+
+
+def whole_residual(gap: "Tensor", margin: "Tensor", scale: "Tensor") -> "Tensor":
+    """Γ^WR = (gap − τ·m(k))/q (Eq. whole-residual): the margin is in raw reward units."""
+    return (gap - margin) / scale
+
+
+SCORES = {"ao": advantage_only, "wr": whole_residual}
 
 
 @dataclass(frozen=True)
@@ -25,3 +47,9 @@ class StrengthMap:
         if not 1 <= strength <= len(self.levels):
             raise UserError(f"strength {strength} is outside the map's {len(self.levels)} levels")
         return self.levels[strength - 1]
+
+    def of(self, strength: "Tensor") -> "Tensor":
+        """m(k) of a floating tensor of strengths (n,)."""
+        if self.levels is None:
+            return strength
+        return strength.new_tensor(self.levels)[strength.long() - 1]

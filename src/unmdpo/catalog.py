@@ -8,10 +8,11 @@ to each entry. Defaults are the paper's ("Policy training and baseline settings"
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from unmdpo.errors import UserError
 from unmdpo.nearest import did_you_mean
+from unmdpo.scores import StrengthMap
 
 BETA, TAU = 0.05, 1.0
 
@@ -25,9 +26,8 @@ class Setting(NamedTuple):
     low_allowed: bool = False
     whole: bool = False
 
-    def check(self, name: str, value: object) -> float:
-        good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if good and isinstance(value, int | float):
+    def check(self, name: str, value: Any) -> float:
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
             above = value >= self.low if self.low_allowed else value > self.low
             if above and value <= self.high and (not self.whole or value == int(value)):
                 return value
@@ -66,18 +66,19 @@ class Spec:
     batch: bool = False
     strength_map: bool = False  # takes `levels`, the values m(1), …, m(K)
 
-    def resolve(self, name: str, given: Mapping[str, object]) -> dict[str, object]:
+    def resolve(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """The settings with defaults filled in; unknown names and bad values are refused."""
         known = {*self.settings, *(["levels"] if self.strength_map else [])}
         for key in given:
             if key not in known:
                 raise UserError(f"objective '{name}' has no setting '{key}'; {did_you_mean(key, known)}")
-        resolved: dict[str, object] = {
+        resolved: dict[str, Any] = {
             key: setting.check(f"{name}.{key}", given.get(key, setting.default))
             for key, setting in self.settings.items()
         }
         if self.strength_map:
-            resolved["levels"] = given.get("levels")
+            levels = given.get("levels")
+            resolved["levels"] = StrengthMap(None if levels is None else tuple(levels)).levels
         return resolved
 
 
@@ -104,7 +105,7 @@ CATALOG: dict[str, Spec] = {
             "beta": positive(BETA),
             "alpha": nonnegative(0.2),
             "keep": share(0.8),
-            "momentum": share(0.9),
+            "momentum": Setting(0.9, high=1.0, low_allowed=True),
             "floor": positive(1e-3),
         },
         batch=True,
@@ -134,6 +135,11 @@ CATALOG: dict[str, Spec] = {
     ),
     "ada-dpo": Spec(
         "Adaptive Preference Scaling: the loss-minimising scale of each pair",
-        {"beta": positive(BETA), "rho": nonnegative(0.1), "low": positive(0.5), "high": positive(2.0)},
+        {
+            "beta": positive(BETA),
+            "rho": Setting(0.1, high=math.log(2)),
+            "low": positive(0.5),
+            "high": positive(2.0),
+        },
     ),
 }

@@ -1,0 +1,105 @@
+"""Every stateless loss: log-probabilities in, one loss per pair out, nothing reduced or logged.
+
+ζ(−x) = −log σ(x) throughout, which `logsigmoid` computes without overflow for any x.
+"""
+
+import math
+
+import torch
+from scipy.optimize import brentq
+from scipy.special import entr, expit
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from unmdpo.objectives.pairs import PairLogps, wide
+from unmdpo.scores import StrengthMap, advantage_only, whole_residual
+
+Levels = tuple[float, ...] | None
+
+
+def dpo(pairs: PairLogps, *, beta: float) -> Tensor:
+    """ζ(−β₀A) (Eq. dpo-loss)."""
+    return -logsigmoid(beta * pairs.log_ratio)
+
+
+def fixed_margin(pairs: PairLogps, *, beta: float, tau: float, levels: Levels) -> Tensor:
+    """ζ(τ·m(k) − β₀A): the margin of UNM-DPO with q ≡ 1."""
+    return -logsigmoid(beta * pairs.log_ratio - margin(pairs, tau, levels))
+
+
+def unm_ao(pairs: PairLogps, *, beta: float, tau: float, levels: Levels) -> Tensor:
+    """UNM-DPO-AO (Eqs. evidence-only and unm-dpo-loss)."""
+    gap = beta * pairs.log_ratio
+    return -logsigmoid(advantage_only(gap, margin(pairs, tau, levels), pairs.prompt_scale))
+
+
+def unm_wr(pairs: PairLogps, *, beta: float, tau: float, levels: Levels) -> Tensor:
+    """UNM-DPO-WR (Eqs. whole-residual and unm-dpo-loss)."""
+    gap = beta * pairs.log_ratio
+    return -logsigmoid(whole_residual(gap, margin(pairs, tau, levels), pairs.prompt_scale))
+
+
+def ulnm_ao(pairs: PairLogps, *, beta: float, tau: float, levels: Levels) -> Tensor:
+    """The AO placement with β_LN·A^LN in place of β₀·A."""
+    gap = beta * pairs.mean_log_ratio
+    return -logsigmoid(advantage_only(gap, margin(pairs, tau, levels), pairs.prompt_scale))
+
+
+def ulnm_wr(pairs: PairLogps, *, beta: float, tau: float, levels: Levels) -> Tensor:
+    """ULNM-DPO-WR (Eq. length-normalized-wr)."""
+    gap = beta * pairs.mean_log_ratio
+    return -logsigmoid(whole_residual(gap, margin(pairs, tau, levels), pairs.prompt_scale))
+
+
+def ln_dpo(pairs: PairLogps, *, beta: float) -> Tensor:
+    """DPO on length-normalized log-ratios (SimPO's Appendix H)."""
+    return -logsigmoid(beta * pairs.mean_log_ratio)
+
+
+def odpo(pairs: PairLogps, *, beta: float, offset: float) -> Tensor:
+    """ζ(0.75k − β₀A) (table of baseline losses); the raw strength is the offset's unit."""
+    return -logsigmoid(beta * pairs.log_ratio - offset * wide(pairs.strength))
+
+
+def mmpo(pairs: PairLogps, *, beta: float, slope: float) -> Tensor:
+    """CE(σ(2.2k), β₀A): the strength sets a soft target instead of a margin."""
+    z = beta * pairs.log_ratio
+    target = torch.sigmoid(slope * wide(pairs.strength))
+    return -target * logsigmoid(z) - (1 - target) * logsigmoid(-z)
+
+
+def simpo(pairs: PairLogps, *, beta: float, gamma: float) -> Tensor:
+    """ζ(γ − β·P̄): no reference, log-probabilities per token, one margin for all."""
+    return -logsigmoid(beta * pairs.mean_policy_gap - gamma)
+
+
+def spo(pairs: PairLogps, *, alpha: float) -> Tensor:
+    """SPO-basic: ζ(−α·P)/α, no reference and no KL term."""
+    return -logsigmoid(alpha * pairs.policy_gap) / alpha
+
+
+def ada_dpo(pairs: PairLogps, *, beta: float, rho: float, low: float, high: float) -> Tensor:
+    """Adaptive Preference Scaling: min over s ∈ [low, high] of s·ζ(−r/s) + (ρ − log 2)·s, r = β₀A.
+
+    Its derivative in s is H(σ(r/s)) − (log 2 − ρ), H the binary entropy, so the minimiser is
+    |r|/u* with the one u* > 0 where H(σ(u*)) = log 2 − ρ: exact, no inner iterations. By the envelope
+    theorem its dependence on r contributes no gradient.
+    """
+    if low > high:
+        raise ValueError(f"ada-dpo: low ({low}) must not exceed high ({high})")
+    r = beta * pairs.log_ratio
+    s = (r.detach().abs() / _entropy_root(rho)).clamp(low, high)
+    return -s * logsigmoid(r / s) + (rho - math.log(2)) * s
+
+
+def _entropy_root(rho: float) -> float:
+    """u > 0 with H(σ(u)) = log 2 − ρ; infinite where ρ leaves no entropy at all."""
+    level = math.log(2) - rho
+    if level <= 0:
+        return math.inf
+    return float(brentq(lambda u: entr(expit(u)) + entr(expit(-u)) - level, 0.0, 1e3, xtol=1e-14))
+
+
+def margin(pairs: PairLogps, tau: float, levels: Levels) -> Tensor:
+    """τ·m(k)."""
+    return tau * StrengthMap(levels).of(wide(pairs.strength))
