@@ -1,6 +1,6 @@
 """How fast data becomes comparisons, and how fast both audits run, at HelpSteer3's size.
 
-    python benchmarks/data.py [--rows 38459] [--file PATH]
+    python -m benchmarks.data [--rows 38459] [--file PATH]
 
 Writes a synthetic file of HelpSteer3's shape (about 700 MB of text; random words, a fifth of it in
 other scripts, repeated prompts and duplicate rows in the real proportions), then measures wall time

@@ -2,10 +2,13 @@
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread for each of pytest's workers
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=60)
 settings.load_profile("repeatable")

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unmdpo.data import Message, fold_of, prompt_hash
+from unmdpo.data.identity import entropy_fold_of
 
 
 def test_hash_is_sha256_of_the_documented_json():
@@ -33,6 +34,10 @@ def test_fold_is_the_documented_integer():
     assert fold_of("abc", folds=3) == by_hand % 3
     other_seed = hashlib.sha256(b"identified-k1-fold-v1:1:abc").digest()
     assert fold_of("abc", seed=1) == int.from_bytes(other_seed[:8], "big") % 5
+
+
+def test_entropy_fold_hashes_the_hash():
+    assert entropy_fold_of("abc") == int(hashlib.sha256(b"abc").hexdigest()[:16], 16) % 5
 
 
 def test_folds_are_about_equal():

@@ -38,3 +38,8 @@ def fold_of(prompt_hash: str, folds: int = 5, seed: int = FOLD_SEED) -> int:
     """The fold (0 … folds-1) of a prompt; all comparisons of a prompt share it."""
     digest = hashlib.sha256(f"identified-k1-fold-v1:{seed}:{prompt_hash}".encode("ascii")).digest()
     return int.from_bytes(digest[:8], "big") % folds
+
+
+def entropy_fold_of(prompt_hash: str, folds: int = 5) -> int:
+    """The unseeded fold that Entropy-CF uses: SHA-256 of the prompt hash itself."""
+    return int.from_bytes(hashlib.sha256(prompt_hash.encode("ascii")).digest()[:8], "big") % folds

@@ -1,0 +1,249 @@
+"""Scales that learn beside a policy, one head step for each policy update.
+
+Within an update the policy uses the head as it was before this update's head step, detached:
+
+    q = scale.scales(unit)                       # before the policy's passes over the batch
+    ...                                          # the policy's forward and backward passes
+    scale.step(unit, evidence, strength)         # with the batch's detached B = β·A
+
+Both calls get the valid pairs of the whole global batch, so every rank takes the same step. `state`
+holds all of it for checkpoints.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from functools import partial
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from unmdpo.scale import maps
+from unmdpo.scale.base import Levels, ScaleEstimator, domain_count
+from unmdpo.scale.data import Rows, Units
+from unmdpo.scale.diagnostics import describe
+from unmdpo.scale.features import Standardizer, row_counts
+from unmdpo.scale.head import Activation, ScaleHead
+from unmdpo.scale.maps import SIGMOID_START, Center
+from unmdpo.scale.training import (
+    HeadScale,
+    MapName,
+    descend,
+    margins,
+    optimizer_of,
+    residual_loss,
+    roughness,
+)
+from unmdpo.scores import SCORES, Placement, StrengthMap
+
+EMA_SEED_OFFSET = 700
+EMA_MOMENTUM = 0.9
+
+
+@dataclass(kw_only=True, eq=False)
+class ScaleBesidePolicy(ScaleEstimator):
+    """A head, its optimizer, and the units of the training data."""
+
+    activation: ClassVar[Activation] = "gelu"
+    map: ClassVar[MapName]
+    start_at: ClassVar[float] = 0.0
+    weight_decay: ClassVar[float] = 0.0
+
+    fit_loss: Placement = "ao"
+    penalty: float = 0.01
+    tau: float = 1.0
+    levels: Levels = None
+    learning_rate: float = 1e-3
+    seed: int = 42
+
+    curve_: list[float] = field(init=False, repr=False)
+    scale_: HeadScale = field(init=False, repr=False)
+    features_: Tensor = field(init=False, repr=False)  # (u, d) standardized
+    domains_: Tensor = field(init=False, repr=False)
+    optimizer_: torch.optim.AdamW = field(init=False, repr=False)
+
+    def start(self, units: Units, row_unit: Tensor) -> Self:
+        """Ready for the first update; `row_unit` (n,) is the unit of every training comparison."""
+        self.curve_ = []
+        standardizer = self._standardizer(units, row_unit)
+        self.features_, self.domains_ = standardizer(units.features), units.domain_ids
+        head = ScaleHead(
+            self.features_.shape[1],
+            domain_count(units),
+            seed=self._head_seed,
+            activation=self.activation,
+            start=self.start_at,
+        )
+        self.scale_ = HeadScale(standardizer, head, self.map, self._first_center())
+        self.optimizer_ = optimizer_of(head, self.learning_rate, self.weight_decay)
+        self._refresh()
+        return self
+
+    @property
+    def _head_seed(self) -> int:
+        return self.seed
+
+    def _standardizer(self, units: Units, row_unit: Tensor) -> Standardizer:
+        return Standardizer.fit(units.features)
+
+    def _first_center(self) -> Center | None:
+        return None
+
+    @abstractmethod
+    def scales(self, unit: Tensor) -> Tensor:
+        """(n,) q for the coming update of these pairs, detached."""
+
+    def step(self, unit: Tensor, evidence: Tensor, strength: Tensor) -> float:
+        """One head step on the batch's detached evidence; gives the head's loss before it."""
+        margin = self.tau * StrengthMap(self.levels).of(strength.float())
+        loss = partial(self._batch_loss, unit, evidence.detach().float(), margin)
+        self.curve_.append(descend(self.scale_.head, self.optimizer_, loss))
+        self._refresh()
+        return self.curve_[-1]
+
+    def finish(self, rows: Rows) -> Self:
+        """Describes the learned scale, with the final policy's evidence about the training rows."""
+        self.diagnostics_ = describe(self.q_, rows, margins(rows, self.tau, self.levels))
+        return self
+
+    @abstractmethod
+    def _batch_loss(self, unit: Tensor, evidence: Tensor, margin: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _refresh(self) -> None:
+        """Recompute `q_` (and frozen means) from the head as it now is."""
+
+    def predict(self, units: Units) -> Tensor:
+        return self.scale_.log_scales(units).exp()
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"q": self.q_, "curve": torch.tensor(self.curve_), **self.scale_.tensors("scale.")}
+
+    def restore(self, tensors: dict[str, Tensor]) -> Self:
+        self.q_, self.curve_ = tensors["q"], tensors["curve"].tolist()
+        self.scale_ = HeadScale.restore(tensors, self.map, self.activation, prefix="scale.")
+        return self
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything a resumed run needs after `start`: weights, means, optimizer moments."""
+        named = self.tensors()
+        for i, parameter in enumerate(self.scale_.head.parameters()):
+            for key, value in self.optimizer_.state[parameter].items():
+                named[f"optimizer.{i}.{key}"] = value.clone()
+        return named
+
+    def load_state(self, tensors: dict[str, Tensor]) -> Self:
+        """Goes on exactly where `state` was taken; call `start` first."""
+        self.restore(tensors)
+        self.optimizer_ = optimizer_of(self.scale_.head, self.learning_rate, self.weight_decay)
+        for i, parameter in enumerate(self.scale_.head.parameters()):
+            prefix = f"optimizer.{i}."
+            moments = {n.removeprefix(prefix): v.clone() for n, v in tensors.items() if n.startswith(prefix)}
+            if moments:
+                self.optimizer_.state[parameter] = moments
+        return self
+
+
+@dataclass(kw_only=True, eq=False)
+class JointScale(ScaleBesidePolicy):
+    """AO-fit with exact centering over all unique units ("Joint AO-fit heads")."""
+
+    name: ClassVar = "joint"
+    map: ClassVar[MapName] = "centered"
+
+    def scales(self, unit: Tensor) -> Tensor:
+        return self.q_[unit]
+
+    def _batch_loss(self, unit: Tensor, evidence: Tensor, margin: Tensor) -> Tensor:
+        log_q = self._log_scales(self.scale_.head(self.features_, self.domains_))
+        data = residual_loss(log_q, Rows(unit, evidence, margin), self.fit_loss, margin)
+        return data + self.penalty * (log_q**2).mean()
+
+    def _log_scales(self, raw: Tensor) -> Tensor:
+        return maps.centered(raw, maps.center_of(raw))
+
+    @torch.no_grad()
+    def _refresh(self) -> None:
+        raw = self.scale_.head(self.features_, self.domains_)
+        self.scale_.center = maps.center_of(raw)
+        self.q_ = self._log_scales(raw).exp()
+
+
+@dataclass(kw_only=True, eq=False)
+class SigmoidJointScale(JointScale):
+    """The earlier variant with q = 0.5 + 1.5·σ(h), which saturates ("Earlier joint scale saturation")."""
+
+    name: ClassVar = "sigmoid-joint"
+    map: ClassVar[MapName] = "saturating"
+    start_at: ClassVar[float] = SIGMOID_START
+    fit_loss: Placement = "wr"
+
+    def _log_scales(self, raw: Tensor) -> Tensor:
+        return maps.saturating(raw)
+
+
+@dataclass(kw_only=True, eq=False)
+class EMAScale(ScaleBesidePolicy):
+    """Moving-average centering, Tanh head, placement as in the policy ("How EMA-joint learns q")."""
+
+    name: ClassVar = "ema"
+    map: ClassVar[MapName] = "moving"
+    activation: ClassVar[Activation] = "tanh"
+    weight_decay: ClassVar[float] = 1e-3
+
+    smoothness: float = 0.01
+    penalty: float = 1.0  # of the squared batch mean of log q
+
+    noise_: torch.Generator = field(init=False, repr=False)
+
+    @property
+    def _head_seed(self) -> int:
+        return self.seed + EMA_SEED_OFFSET
+
+    def start(self, units: Units, row_unit: Tensor) -> Self:
+        self.noise_ = torch.Generator().manual_seed(self._head_seed)
+        return super().start(units, row_unit)
+
+    def _standardizer(self, units: Units, row_unit: Tensor) -> Standardizer:
+        """Comparison rows, not unique units, weight these statistics."""
+        return Standardizer.fit(units.features, row_counts(row_unit, len(units)))
+
+    def _first_center(self) -> Center:
+        return Center(torch.zeros(()), torch.zeros(()))
+
+    @torch.no_grad()
+    def scales(self, unit: Tensor) -> Tensor:
+        """Moves c by the batch's mean output, then uses it: call once for each update."""
+        raw = self.scale_.head(self.features_[unit], self.domains_[unit])
+        moved = EMA_MOMENTUM * self._center + (1 - EMA_MOMENTUM) * raw.mean()
+        self.scale_.center = Center(moved, torch.zeros(()))
+        return maps.moving(raw, moved).exp()
+
+    def _batch_loss(self, unit: Tensor, evidence: Tensor, margin: Tensor) -> Tensor:
+        features, domains = self.features_[unit], self.domains_[unit]
+
+        def log_scales(features: Tensor) -> Tensor:
+            return maps.moving(self.scale_.head(features, domains), self._center)
+
+        log_q = log_scales(features)
+        data = -logsigmoid(SCORES[self.fit_loss](evidence, margin, log_q.exp())).mean()
+        rough = roughness(log_scales, features, log_q, self.noise_)
+        return data + self.penalty * log_q.mean() ** 2 + self.smoothness * rough
+
+    @property
+    def _center(self) -> Tensor:
+        if self.scale_.center is None:
+            raise ValueError("start() comes first")
+        return self.scale_.center.raw
+
+    @torch.no_grad()
+    def _refresh(self) -> None:
+        self.q_ = maps.moving(self.scale_.head(self.features_, self.domains_), self._center).exp()
+
+    def state(self) -> dict[str, Tensor]:
+        return super().state() | {"noise": self.noise_.get_state()}
+
+    def load_state(self, tensors: dict[str, Tensor]) -> Self:
+        self.noise_.set_state(tensors["noise"])
+        return super().load_state(tensors)

@@ -1,0 +1,82 @@
+"""What a scale is fitted to: units that have a scale, and rows of evidence about them.
+
+A *unit* is a prompt, or a prompt with an unordered pair of responses. Several comparisons may share a
+unit; every unit counts once in centering and regularization, every valid row once in the data term.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Units:
+    """(u,) units: raw features, the domain of each (−1: unknown), and its prompt's fold."""
+
+    features: Tensor  # (u, d)
+    domains: Tensor | None = None  # (u,) int64
+    folds: Tensor | None = None  # (u,) int64
+
+    def __post_init__(self) -> None:
+        if self.features.ndim != 2 or not self.features.isfinite().all():
+            raise ValueError("features must be a finite (units, dimensions) matrix")
+        for name in ("domains", "folds"):
+            values = getattr(self, name)
+            if values is not None and values.shape != (len(self),):
+                raise ValueError(f"{name} must have one entry per unit")
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    @property
+    def domain_ids(self) -> Tensor:
+        """(u,) one constant domain where none are given."""
+        return self.domains if self.domains is not None else torch.zeros(len(self), dtype=torch.int64)
+
+    def select(self, members: Tensor) -> "Units":
+        pick = (None if values is None else values[members] for values in (self.domains, self.folds))
+        return Units(self.features[members], *pick)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """(n,) comparisons: which unit, the scaled log-ratio difference B̃, the strength, and validity.
+
+    Invalid rows (over-long or empty) never enter the data term; their units stay in the population.
+    """
+
+    unit: Tensor  # (n,) int64
+    evidence: Tensor  # (n,) B̃ = β·A of an out-of-fold pilot; NaN is fine where invalid
+    strength: Tensor  # (n,)
+    valid: Tensor | None = None  # (n,) bool
+    votes: Tensor | None = None  # (n, 6) counts of −3, −2, −1, 1, 2, 3
+    lengths: Tensor | None = None  # (n,) mean response tokens, for diagnostics only
+
+    def __post_init__(self) -> None:
+        if not self.evidence[self.mask].isfinite().all():
+            raise ValueError("valid rows must have finite evidence")
+        if not self.mask.any():
+            raise ValueError("a scale needs at least one valid row")
+
+    def __len__(self) -> int:
+        return len(self.unit)
+
+    @property
+    def mask(self) -> Tensor:
+        return self.valid if self.valid is not None else torch.ones(len(self), dtype=torch.bool)
+
+    def select(self, members: Tensor) -> "Rows":
+        """The rows where `members` (bool or indices) says so."""
+        present = {name: values for name, values in vars(self).items() if values is not None}
+        return replace(self, **{name: values[members] for name, values in present.items()})
+
+    @property
+    def valid_rows(self) -> "Rows":
+        return self.select(self.mask)
+
+    def reindexed(self, members: Tensor) -> "Rows":
+        """The rows of the units where `members` (u,) is true, renumbered among those."""
+        new = torch.cumsum(members, 0) - 1
+        kept = self.select(members[self.unit])
+        return replace(kept, unit=new[kept.unit])

@@ -1,0 +1,129 @@
+"""Entropy-CF: scales from the dispersion of annotators' votes ("How Entropy-CF learns q").
+
+No pilots enter. Five heads regress each comparison's smoothed vote entropy outside one fold; their
+pooled held-out predictions pass once through the centered map with comparison-row means.
+"""
+
+import math
+from dataclasses import dataclass, field
+from functools import partial
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+from torch.nn.functional import smooth_l1_loss
+
+from unmdpo.scale import maps
+from unmdpo.scale.base import FrozenScale, domain_count
+from unmdpo.scale.data import Rows, Units
+from unmdpo.scale.diagnostics import correlation, describe
+from unmdpo.scale.features import Standardizer, row_counts
+from unmdpo.scale.head import ScaleHead
+from unmdpo.scale.maps import Center
+from unmdpo.scale.training import HeadScale, descend, margins, optimizer_of, restore_folds, roughness
+
+SEED, SEED_STEP = 260827, 1009
+CATEGORIES = 6  # −3, −2, −1, 1, 2, 3
+GATE = ("positive correlation", "scale varies", "geometrically centered over rows")
+
+
+def entropy_targets(votes: Tensor) -> Tensor:
+    """(n, 6) vote counts → (n,) Jeffreys-smoothed entropy, scaled to [0, log 2] (Eq. entropy-target)."""
+    counts = votes.double()
+    p = (counts + 0.5) / (counts.sum(1, keepdim=True) + CATEGORIES / 2)
+    return math.log(2) / math.log(CATEGORIES) * -(p * p.log()).sum(1)
+
+
+@dataclass(kw_only=True, eq=False)
+class EntropyScale(FrozenScale):
+    name: ClassVar = "entropy"
+    smoothness: float = 0.01
+    epochs: int = 30
+    batch: int = 512
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-3
+    seed: int = SEED
+
+    heads_: list[HeadScale] = field(init=False, repr=False)
+    center_: Center = field(init=False, repr=False)
+    gate_: dict[str, bool] = field(init=False, repr=False)
+
+    def fit(self, units: Units, rows: Rows) -> Self:
+        if rows.votes is None or units.folds is None:
+            raise ValueError("entropy scales need the votes of every row and the fold of every unit")
+        targets = entropy_targets(rows.votes)
+        rows, targets = _canonical_order(rows, targets)
+        weights = row_counts(rows.unit, len(units))
+        standardizer = Standardizer.fit(units.features, weights)
+        raw = torch.empty(len(units))
+        self.heads_ = []
+        for fold in range(int(units.folds.max()) + 1):
+            outside = units.folds != fold
+            kept = outside[rows.unit]
+            seed = self.seed + SEED_STEP * (fold + 1)
+            head = self._fit_head(units, rows.unit[kept], targets[kept].float(), standardizer, seed)
+            with torch.no_grad():
+                raw[~outside] = head.raw(units.select(~outside))
+            self.heads_.append(head)
+        self.center_ = maps.center_of(raw, weights)
+        self.q_ = maps.centered(raw, self.center_).exp()
+        self.diagnostics_ = describe(self.q_, rows, margins(rows, 1.0, None))
+        self._diagnose(raw[rows.unit], targets, rows)
+        return self
+
+    def _fit_head(
+        self, units: Units, unit: Tensor, targets: Tensor, standardizer: Standardizer, seed: int
+    ) -> HeadScale:
+        """SmoothL1 regression in shuffled batches; the last one may be smaller."""
+        features, domains = standardizer(units.features), units.domain_ids
+        head = ScaleHead(features.shape[1], domain_count(units), seed=seed)
+        optimizer = optimizer_of(head, self.learning_rate, self.weight_decay)
+        rng = torch.Generator().manual_seed(seed)
+        for _ in range(self.epochs):
+            order = torch.randperm(len(unit), generator=rng)
+            for start in range(0, len(order), self.batch):
+                members = order[start : start + self.batch]
+                x, d = features[unit[members]], domains[unit[members]]
+                loss = partial(self._loss, head, x, d, targets[members], rng)
+                descend(head, optimizer, loss)
+        return HeadScale(standardizer, head, "centered")
+
+    def _loss(self, head: ScaleHead, x: Tensor, d: Tensor, y: Tensor, rng: torch.Generator) -> Tensor:
+        predicted: Tensor = head(x, d)
+        rough = roughness(lambda moved: head(moved, d), x, predicted, rng)
+        return smooth_l1_loss(predicted, y) + self.smoothness * rough
+
+    def _diagnose(self, predicted: Tensor, targets: Tensor, rows: Rows) -> None:
+        """The held-out correlation and the gate; passing it shows neither accuracy nor significance."""
+        found = correlation(predicted, targets)
+        log_q = self.q_.double().log()[rows.unit]
+        self.diagnostics_["target_correlation"] = found
+        passed = (found > 0, float(log_q.std(correction=0)) > 1e-6, abs(float(log_q.mean())) < 1e-4)
+        self.gate_ = dict(zip(GATE, passed, strict=True))
+        self.diagnostics_["gate"] = float(all(self.gate_.values()))
+
+    def predict(self, units: Units) -> Tensor:
+        with torch.no_grad():
+            raw = torch.stack([head.raw(units) for head in self.heads_]).mean(0)
+        return maps.centered(raw, self.center_).exp()
+
+    def tensors(self) -> dict[str, Tensor]:
+        named = {"q": self.q_, "center.raw": self.center_.raw, "center.bounded": self.center_.bounded}
+        named["gate"] = torch.tensor(list(self.gate_.values()))
+        for fold, head in enumerate(self.heads_):
+            named |= head.tensors(f"{fold}.")
+        return named
+
+    def restore(self, tensors: dict[str, Tensor]) -> Self:
+        self.q_ = tensors["q"]
+        self.center_ = Center(tensors["center.raw"], tensors["center.bounded"])
+        self.gate_ = dict(zip(GATE, tensors["gate"].tolist(), strict=True))
+        self.heads_ = restore_folds(tensors, "centered")
+        return self
+
+
+def _canonical_order(rows: Rows, targets: Tensor) -> tuple[Rows, Tensor]:
+    """Rows by unit and target: shuffled batches then do not depend on the order of the file."""
+    order = torch.argsort(targets, stable=True)
+    order = order[torch.argsort(rows.unit[order], stable=True)]
+    return rows.select(order), targets[order]

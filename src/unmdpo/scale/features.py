@@ -1,0 +1,65 @@
+"""Fixed inputs of a scale head: sketched prompt embeddings and their standardization.
+
+("Scale fitting and features", "Feature construction".)
+"""
+
+import hashlib
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+DIMENSION = 64
+PROMPT_PREFIX = "pair-prompt-v1:"
+FLOOR = 1e-6
+
+
+def signed_bucket(text: str, buckets: int = DIMENSION) -> tuple[int, int]:
+    """SHA-256 of `text`: first four bytes big-endian give the bucket, the low bit of the fifth the sign."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return int.from_bytes(digest[:4], "big") % buckets, 1 if digest[4] & 1 else -1
+
+
+@lru_cache(maxsize=8)
+def _sketch_matrix(dimension: int, buckets: int, prefix: str) -> Tensor:
+    """(d, buckets) one ±1 per row."""
+    matrix = torch.zeros(dimension, buckets)
+    for j in range(dimension):
+        bucket, sign = signed_bucket(f"{prefix}{j}", buckets)
+        matrix[j, bucket] = sign
+    return matrix
+
+
+def count_sketch(embeddings: Tensor, buckets: int = DIMENSION, prefix: str = PROMPT_PREFIX) -> Tensor:
+    """(n, d) embeddings → (n, buckets) float32 signed bucket sums over √max(1, d/buckets)."""
+    dimension = embeddings.shape[1]
+    sums: Tensor = embeddings.float() @ _sketch_matrix(dimension, buckets, prefix)
+    return sums / math.sqrt(max(1.0, dimension / buckets))
+
+
+@dataclass(frozen=True)
+class Standardizer:
+    """Featurewise means and deviations, frozen once fitted."""
+
+    mean: Tensor  # (d,)
+    deviation: Tensor  # (d,) population deviation, floored
+
+    @classmethod
+    def fit(cls, features: Tensor, weights: Tensor | None = None) -> "Standardizer":
+        """Over the units given, or with `weights` (u,) over their rows: each unit as often as it occurs."""
+        values = features.double()
+        w = torch.ones(len(values), dtype=torch.float64) if weights is None else weights.double()
+        w = (w / w.sum())[:, None]
+        mean = (w * values).sum(0)
+        deviation = (w * (values - mean) ** 2).sum(0).sqrt()
+        return cls(mean.float(), deviation.clamp(min=FLOOR).float())
+
+    def __call__(self, features: Tensor) -> Tensor:
+        return (features.float() - self.mean) / self.deviation
+
+
+def row_counts(unit: Tensor, units: int) -> Tensor:
+    """(u,) how many rows each unit has."""
+    return torch.bincount(unit, minlength=units)

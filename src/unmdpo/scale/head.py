@@ -1,0 +1,34 @@
+"""The scale network's scalar: a width-16 perceptron on fixed features plus one scalar per domain."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+WIDTH = 16
+Activation = Literal["gelu", "tanh"]
+
+
+class ScaleHead(nn.Module):
+    """Linear → activation → Linear, its last layer and domain terms zero at the start."""
+
+    def __init__(
+        self, dimension: int, domains: int, *, seed: int, activation: Activation = "gelu", start: float = 0.0
+    ) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.hidden = nn.Linear(dimension, WIDTH)
+            self.output = nn.Linear(WIDTH, 1)
+        nn.init.zeros_(self.output.weight)
+        nn.init.constant_(self.output.bias, start)
+        self.domain = nn.Parameter(torch.zeros(domains))
+        self.activation = nn.GELU() if activation == "gelu" else nn.Tanh()
+
+    def forward(self, features: Tensor, domains: Tensor) -> Tensor:
+        """(n, d) standardized features and (n,) domain ids → (n,); unknown domains add nothing."""
+        scalar = self.output(self.activation(self.hidden(features))).squeeze(-1)
+        known = (domains >= 0) & (domains < len(self.domain))
+        terms = torch.cat([self.domain, self.domain.new_zeros(1)])
+        combined: Tensor = scalar + terms[torch.where(known, domains, len(self.domain))]
+        return combined

@@ -1,0 +1,55 @@
+"""From a head's scalar to a bounded positive scale ("Bounded parameterization and centering").
+
+Each map gives log q, equal to zero at the head's starting output, so that q = 1 exactly at the start.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+LOG_2 = math.log(2)
+BOUND = LOG_2 / 2  # b: two values in [−b, b] differ by at most log 2, so q ∈ [1/2, 2]
+SIGMOID_START = -LOG_2  # σ(−log 2) = 1/3, and 0.5 + 1.5/3 = 1
+
+
+class Center(NamedTuple):
+    """The two means of the centered map; frozen after fitting and reused for new prompts."""
+
+    raw: Tensor  # () ā
+    bounded: Tensor  # () ū
+
+
+def center_of(raw: Tensor, weights: Tensor | None = None) -> Center:
+    """Both means over a population (u,); differentiable. `weights` count a unit's rows."""
+    mean = _mean(raw, weights)
+    return Center(mean, _mean(_bounded(raw, mean), weights))
+
+
+def centered(raw: Tensor, center: Center) -> Tensor:
+    """log q = u − ū, u = b·tanh((a − ā)/b) (Eqs. bounded-raw-scale to scale-log-param)."""
+    return _bounded(raw, center.raw) - center.bounded
+
+
+def uncentered(raw: Tensor) -> Tensor:
+    """log q = log 2·tanh(a/log 2): the centering ablation; bounded, with no mean removed."""
+    return LOG_2 * torch.tanh(raw / LOG_2)
+
+
+def saturating(raw: Tensor) -> Tensor:
+    """q = 0.5 + 1.5·σ(a): the earlier map whose scales drifted to the upper bound."""
+    return torch.log(0.5 + 1.5 * torch.sigmoid(raw))
+
+
+def moving(raw: Tensor, center: Tensor) -> Tensor:
+    """log q = log 2·tanh(a − c), c a moving average of batch means (Eq. alternative-ema-q)."""
+    return LOG_2 * torch.tanh(raw - center)
+
+
+def _bounded(raw: Tensor, mean: Tensor) -> Tensor:
+    return BOUND * torch.tanh((raw - mean) / BOUND)
+
+
+def _mean(values: Tensor, weights: Tensor | None) -> Tensor:
+    return values.mean() if weights is None else (weights * values).sum() / weights.sum()

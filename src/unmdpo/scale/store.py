@@ -1,0 +1,40 @@
+"""A fitted scale on disk: `scale.safetensors` and `scale.json`, nothing pickled, equal to the last bit."""
+
+import json
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+
+from unmdpo.errors import UserError
+from unmdpo.scale.base import ScaleEstimator
+from unmdpo.scale.table import ESTIMATORS
+
+TENSORS, DESCRIPTION = "scale.safetensors", "scale.json"
+
+
+def save_scale(estimator: ScaleEstimator, folder: Path) -> None:
+    """Writes the description last: a folder without it is not a scale."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(estimator.tensors(), folder / TENSORS)
+    described = {
+        "estimator": estimator.name,
+        "settings": estimator.settings,
+        "diagnostics": getattr(estimator, "diagnostics_", {}),
+    }
+    (folder / DESCRIPTION).write_text(json.dumps(described, indent=2) + "\n", "utf-8")
+
+
+def load_scale(folder: Path) -> ScaleEstimator:
+    try:
+        described = json.loads((folder / DESCRIPTION).read_text("utf-8"))
+        settings = described["settings"]
+        if settings.get("levels") is not None:
+            settings["levels"] = tuple(settings["levels"])  # JSON has no tuples
+        estimator = ESTIMATORS[described["estimator"]](**settings)
+        estimator.restore(load_file(folder / TENSORS))
+    except FileNotFoundError as error:
+        raise UserError(f"{folder}: no fitted scale here ({error.filename} is missing)") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{folder}: not a readable scale: {error}") from error
+    estimator.diagnostics_ = described["diagnostics"]
+    return estimator

@@ -1,0 +1,149 @@
+"""Fitting a head: the scale-fitting losses, the optimizer, and a head together with its map."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from unmdpo.scale import maps
+from unmdpo.scale.data import Rows, Units
+from unmdpo.scale.features import Standardizer
+from unmdpo.scale.head import Activation, ScaleHead
+from unmdpo.scale.maps import Center
+from unmdpo.scores import SCORES, Placement, StrengthMap
+
+CLIP = 1.0
+NOISE = 0.01  # standard deviation of feature perturbations
+MapName = Literal["centered", "uncentered", "saturating", "moving"]
+
+
+@dataclass
+class HeadScale:
+    """A standardizer, a head and the frozen means of its map: all it takes to scale any prompt."""
+
+    standardizer: Standardizer
+    head: ScaleHead
+    map: MapName
+    center: Center | None = None
+
+    def raw(self, units: Units) -> Tensor:
+        """(u,) the head's output."""
+        raw: Tensor = self.head(self.standardizer(units.features), units.domain_ids)
+        return raw
+
+    def log_scale(self, raw: Tensor) -> Tensor:
+        """(u,) log q of raw outputs, with the frozen means where the map has any."""
+        if self.map == "uncentered":
+            return maps.uncentered(raw)
+        if self.map == "saturating":
+            return maps.saturating(raw)
+        if self.center is None:
+            raise ValueError("this scale has not been fitted yet")
+        if self.map == "moving":
+            return maps.moving(raw, self.center.raw)
+        return maps.centered(raw, self.center)
+
+    @torch.no_grad()
+    def log_scales(self, units: Units) -> Tensor:
+        return self.log_scale(self.raw(units))
+
+    def tensors(self, prefix: str) -> dict[str, Tensor]:
+        named = {
+            "standardizer.mean": self.standardizer.mean,
+            "standardizer.deviation": self.standardizer.deviation,
+        }
+        named |= {f"head.{name}": value.detach() for name, value in self.head.state_dict().items()}
+        if self.center is not None:
+            named |= {"center.raw": self.center.raw.detach(), "center.bounded": self.center.bounded.detach()}
+        return {f"{prefix}{name}": value.clone().contiguous() for name, value in named.items()}
+
+    @classmethod
+    def restore(
+        cls, tensors: dict[str, Tensor], map: MapName, activation: Activation = "gelu", *, prefix: str
+    ) -> "HeadScale":
+        own = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+        weights = {name.removeprefix("head."): v for name, v in own.items() if name.startswith("head.")}
+        head = ScaleHead(
+            weights["hidden.weight"].shape[1], len(weights["domain"]), seed=0, activation=activation
+        )
+        head.load_state_dict(weights)
+        standardizer = Standardizer(own["standardizer.mean"], own["standardizer.deviation"])
+        center = Center(own["center.raw"], own["center.bounded"]) if "center.raw" in own else None
+        return cls(standardizer, head, map, center)
+
+
+def restore_folds(tensors: dict[str, Tensor], map: MapName) -> list[HeadScale]:
+    """The heads saved under the prefixes `0.`, `1.`, …"""
+    folds = sorted({int(name.split(".")[0]) for name in tensors if name[0].isdigit()})
+    return [HeadScale.restore(tensors, map, prefix=f"{fold}.") for fold in folds]
+
+
+def residual_loss(log_q: Tensor, rows: Rows, placement: Placement, margin: Tensor) -> Tensor:
+    """Mean over valid rows of ζ(−Γ) with the unit's scale (Eqs. global-wr-scale-fit, new-scale-q-fit)."""
+    score = SCORES[placement](rows.evidence, margin, torch.exp(log_q[rows.unit]))
+    return -logsigmoid(score).mean()
+
+
+def roughness(
+    function: Callable[[Tensor], Tensor], features: Tensor, base: Tensor, rng: torch.Generator
+) -> Tensor:
+    """S(g) = E[(g(v + ε) − g(v))²/0.01²], one draw ε ~ N(0, 0.01²·I), with `base` = g(v)."""
+    noise = NOISE * torch.randn(features.shape, generator=rng)
+    return ((function(features + noise) - base) ** 2).mean() / NOISE**2
+
+
+def margins(rows: Rows, tau: float, levels: tuple[float, ...] | None) -> Tensor:
+    return tau * StrengthMap(levels).of(rows.strength.float())
+
+
+def optimizer_of(head: ScaleHead, learning_rate: float, weight_decay: float) -> torch.optim.AdamW:
+    return torch.optim.AdamW(
+        head.parameters(), lr=learning_rate, betas=(0.9, 0.999), eps=1e-8, weight_decay=weight_decay
+    )
+
+
+def descend(head: ScaleHead, optimizer: torch.optim.AdamW, loss: Callable[[], Tensor]) -> float:
+    """One clipped step; gives the loss before it."""
+    optimizer.zero_grad()
+    value = loss()
+    value.backward()  # type: ignore[no-untyped-call]
+    torch.nn.utils.clip_grad_norm_(head.parameters(), CLIP)
+    optimizer.step()
+    return float(value.detach())
+
+
+@dataclass(frozen=True)
+class FullBatchFit:
+    """Full-batch fitting of one head to fixed evidence ("Scale fitting and features")."""
+
+    placement: Placement
+    centered: bool
+    penalty: float  # λ_q
+    tau: float
+    levels: tuple[float, ...] | None
+    updates: int
+    learning_rate: float
+
+    def fit(
+        self, units: Units, rows: Rows, standardizer: Standardizer, domains: int, seed: int
+    ) -> tuple[HeadScale, list[float]]:
+        """The fitted head, its means recomputed after the last update, and the loss curve."""
+        features, domain_ids = standardizer(units.features), units.domain_ids
+        valid = rows.valid_rows
+        valid = Rows(valid.unit, valid.evidence.float(), valid.strength)
+        margin = margins(valid, self.tau, self.levels)
+        head = ScaleHead(features.shape[1], domains, seed=seed)
+        optimizer = optimizer_of(head, self.learning_rate, weight_decay=0.0)
+
+        def loss() -> Tensor:
+            raw = head(features, domain_ids)
+            log_q = maps.centered(raw, maps.center_of(raw)) if self.centered else maps.uncentered(raw)
+            return residual_loss(log_q, valid, self.placement, margin) + self.penalty * (log_q**2).mean()
+
+        curve = [descend(head, optimizer, loss) for _ in range(self.updates)]
+        with torch.no_grad():
+            center = maps.center_of(head(features, domain_ids)) if self.centered else None
+        return HeadScale(standardizer, head, "centered" if self.centered else "uncentered", center), curve
