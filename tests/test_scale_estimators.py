@@ -314,7 +314,7 @@ def test_entropy_learns_disagreement_that_features_predict():
     votes = torch.where(disputed[:, None], split, united)
     scale = EntropyScale(batch=256, learning_rate=1e-2).fit(units, replace(rows, votes=votes))
     assert scale.diagnostics_["target_correlation"] > 0.5
-    assert scale.diagnostics_["log_std"] > 0.1
+    assert scale.diagnostics_["log_std"] > 0.05  # more than where all votes agree
     assert all(scale.gate_.values())
     q = scale.q_[rows.unit]
     assert q[disputed].mean() > q[~disputed].mean()
