@@ -3,10 +3,12 @@
 import gzip
 import json
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from tests.conftest import helpsteer3_row
-from unmdpo.data import DataRef, load_comparisons
+from unmdpo.data import DataRef, PairRule, SourceSettings, StrengthRule, load_comparisons
 from unmdpo.errors import DataError, UserError
 
 GOOD = helpsteer3_row("fine?")
@@ -70,9 +72,31 @@ PREFERENCE = {
         {"chosen": conversation(("user", "a")), "rejected": conversation(("user", "a")), "strength": 1},
         "should end in an assistant turn",
     ),
-    "two turns beside a prompt": (
-        preference(chosen=conversation(("assistant", "a"), ("user", "b"))),
+    "a user turn beside a prompt": (
+        preference(chosen=conversation(("user", "a"))),
         "should be one assistant message",
+    ),
+    "other turns than the prompt": (
+        preference(
+            chosen=conversation(("user", "X"), ("assistant", "a")),
+            rejected=conversation(("user", "X"), ("assistant", "b")),
+        ),
+        "begin with other turns than 'prompt'",
+    ),
+    "null prompt": (preference(prompt=None), "'prompt' should be a list, not missing"),
+    "misspelt prompt": (
+        {"promt": "Q", "chosen": "I say yes", "rejected": "I say no", "strength": 1},
+        "there is no 'prompt', but a column 'promt'",
+    ),
+    "prompt by another name": (
+        {"question": "Q", "chosen": "I say yes", "rejected": "I say no", "strength": 1},
+        "there is no 'prompt', but a column 'question'",
+    ),
+    "null strength": (preference(strength=None), "'strength' should be a number, not missing"),
+    "huge strength": (preference(strength=10**400), "'strength' is too large a number"),
+    "other strength column": (
+        {"prompt": "Q", "chosen": "a", "rejected": "b", "margin": 1.0},
+        "tells strength by 'margin', but the rows before it by 'strength'",
     ),
     "negative strength": (preference(strength=-1), "whole number from 0 to 3, not -1"),
     "strength too large": (preference(strength=4), "whole number from 0 to 3, not 4"),
@@ -118,6 +142,8 @@ def test_negative_margin(tmp_path):
         ({"prompt": "Q", "response": "r", "scores": ["9"]}, "should be a number, not text"),
         ({"prompt": "Q", "responses": ["a", "b"], "scores": [1]}, "2 responses but 1 scores"),
         ({"prompt": "Q", "responses": ["a", 3], "scores": [1, 2]}, r"'responses\[1\]' should be text"),
+        ({"prompt": "Q", "responses": ["a\ud83d"], "scores": [1]}, "half of a surrogate pair"),
+        ({"prompt": "Q", "response": "r", "score": 1, "domain": 3}, "'domain' should be text"),
     ],
 )
 def test_bad_scored_row(tmp_path, row, message):
@@ -150,6 +176,64 @@ def test_truncated_gzip_is_never_skipped(tmp_path):
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match=r"gzip stream is damaged after row \d+ .*fetch the file again"):
         load_comparisons(str(path), max_bad_rows=999)
+
+
+def test_a_bad_first_row_decides_nothing(tmp_path):
+    rows = [preference(strength=None), *(preference(prompt=f"{k}?", strength=k) for k in (1, 2, 3))]
+    data = load_comparisons(write_text(tmp_path, rows), source="preference", max_bad_rows=1)
+    assert [row.strength for row in data] == [1, 2, 3]
+    unlike = write_text(tmp_path, [{"other": 1}, GOOD], "first.jsonl")
+    assert len(load_comparisons(unlike, max_bad_rows=1)) == 1
+    with pytest.raises(DataError, match=r"first.jsonl, row 1: these columns fit no known source"):
+        load_comparisons(unlike)
+
+
+def test_broken_list_names_the_line(tmp_path):
+    path = tmp_path / "list.json"
+    path.write_text('[\n{"a": 1},\n{"a": 2,,}\n]')
+    with pytest.raises(DataError, match=r"list.json: malformed JSON at line 3, column 9"):
+        load_comparisons(str(path))
+    path.write_text('{\n"data": [1]\n}')
+    with pytest.raises(DataError, match="give a list, or one object a line"):
+        load_comparisons(str(path))
+
+
+def test_parquet_with_broken_text(tmp_path):
+    raw = pyarrow.array([b"\xff\xfe"]).view(pyarrow.binary())
+    text = pyarrow.Array.from_buffers(pyarrow.string(), 1, raw.buffers())
+    pyarrow.parquet.write_table(pyarrow.table({"prompt": text}), tmp_path / "x.parquet")
+    with pytest.raises(DataError, match="not a readable Parquet file"):
+        load_comparisons(str(tmp_path / "x.parquet"))
+
+
+@pytest.mark.parametrize("path", ["~nosuchuser/x.jsonl", "x" * 5000, "a/" * 3000])
+def test_strange_paths(path):
+    with pytest.raises(UserError, match="no such file or folder"):
+        load_comparisons(path)
+
+
+def test_messages_fit_a_screen(tmp_path):
+    long_role = helpsteer3_row(context=[{"role": "r" * 20_000, "content": "a"}])
+    many_columns = {f"column{i}": i for i in range(3000)}
+    for row in (long_role, many_columns):
+        with pytest.raises(DataError) as caught:
+            load_comparisons(write_text(tmp_path, [row]), source="helpsteer3")
+        assert len(str(caught.value)) < 1000
+
+
+def test_settings_that_do_not_apply(tmp_path):
+    path = write_text(tmp_path, [GOOD])
+    levels, gap = SourceSettings(strength=StrengthRule(levels=7)), SourceSettings(pairing=PairRule(min_gap=4))
+    for settings, name in ((levels, "strength"), (gap, "pairing")):
+        with pytest.raises(UserError, match=f"{name} settings do not apply"):
+            load_comparisons(path, settings=settings)
+    with pytest.raises(UserError, match="pairing settings do not apply"):
+        load_comparisons(write_text(tmp_path, [preference()], "p.jsonl"), settings=gap)
+
+
+def test_one_file_has_no_other_split(tmp_path):
+    with pytest.raises(UserError, match="one file without splits; there is no 'validation' in it"):
+        load_comparisons(DataRef(write_text(tmp_path, [GOOD]), "validation"))
 
 
 def test_not_gzip_at_all(tmp_path):

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 from typer.testing import CliRunner
@@ -121,7 +120,13 @@ def test_skipped_rows_are_told(write):
         ("--pairs", "some", "all or neighbours"),
         ("--strength-map", "1,x", "numbers with commas"),
         ("--strength-map", "3,2", "must not decrease"),
+        ("--strength-map", "nan,nan", "finite"),
+        ("--tau", "inf", "a number from 0 up"),
+        ("--min-gap", "nan", "greater than or equal to 0"),
         ("--thresholds", "1", "need 2 thresholds"),
+        ("--thresholds", "nan,nan", "finite"),
+        ("--levels", "7", "strength settings do not apply"),
+        ("--split", "trian", "there is no 'trian' in it"),
         ("--source", "helpstear3", "did you mean 'helpsteer3'?"),
     ],
 )
@@ -131,7 +136,29 @@ def test_bad_options_exit_2(write, option, value, message):
     assert message in result.output
 
 
-def test_start_up_time_is_not_wasted_on_recipes():
-    started = time.process_time()
-    assert run("--version").exit_code == 0
-    assert time.process_time() - started < 0.3
+def test_terminals_without_greek(write):
+    path, environment = write([helpsteer3_row()]), os.environ | {"PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-c", "from unmdpo.cli import main; main()", "audit", "support", path]
+    done = subprocess.run(command, capture_output=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert b"margin-contrast condition holds" in done.stdout
+
+
+@pytest.mark.parametrize("target", [".", "/", ""])
+def test_a_folder_is_no_target(write, target):
+    result = run("audit", "support", write([helpsteer3_row()]), "--json", target)
+    assert result.exit_code == 2
+    assert "--json should name a file" in result.output
+
+
+def test_long_target_names_work(write, tmp_path):
+    target = tmp_path / f"{'x' * 240}.json"
+    assert run("audit", "support", write([helpsteer3_row()]), "--json", str(target)).exit_code == 0
+    assert json.loads(target.read_text())["rows"] == 1
+
+
+def test_strength_audit_tells_what_it_skipped(write):
+    rows = [helpsteer3_row(f"{i}?") for i in range(20)] + [helpsteer3_row("bad?", response1=3)]
+    result = run("audit", "strength", write(rows), "--max-bad-rows", "1")
+    assert result.exit_code == 0
+    assert "row 21: 'response1' should be text" in result.output

@@ -1,5 +1,7 @@
 """Theorem 4.1 in both directions, its worked examples, and the error bound."""
 
+import time
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from unmdpo.stats.identification import (
     ComparisonGraph,
     contrast,
     equal_score_twin,
+    fundamental_cycle,
     inverse_scale,
     is_identified,
     kappa,
@@ -112,6 +115,21 @@ def test_misuse_is_refused():
         recover(triangle, -scores(triangle, [0, 0, 0], 1.0))
     with pytest.raises(ValueError, match="is identified"):
         equal_score_twin(triangle, [0, 0, 0], 1.0, 2.0)
+    forest = ComparisonGraph.of([("a", "b")], [1])
+    with pytest.raises(ValueError, match="factor must be"):
+        equal_score_twin(forest, [0, 0], 1.0, -2.0)
+    with pytest.raises(ValueError, match="do not determine the scale"):
+        perturbation_bound(forest, [0.1])
+
+
+def test_many_responses_are_quick():
+    """All pairs of 200 responses: 19,900 comparisons, almost as many cycles."""
+    pairs = [(a, b) for a in range(200) for b in range(a)]
+    graph = ComparisonGraph.of(pairs, [1 + (a * b) % 3 for a, b in pairs])
+    rewards = np.linspace(-3, 3, 200)
+    started = time.process_time()
+    assert recover(graph, scores(graph, rewards, 1.7)).scale == pytest.approx(1.7)
+    assert time.process_time() - started < 5
 
 
 @st.composite
@@ -143,15 +161,26 @@ def test_identified_exactly_when_no_potential_exists(graph):
         assert d @ potential == pytest.approx(graph.margins, abs=1e-9)
 
 
+def vector(graph, cycle):
+    s = np.zeros(graph.edges)
+    s[list(cycle.edges)] = cycle.signs
+    return s
+
+
 @given(graphs())
 def test_cycles_span_the_kernel(graph):
-    assert not (graph.cycles @ graph.incidence).toarray().any()
+    outside = sorted(set(range(graph.edges)) - set(graph.forest.parent_edge))
+    basis = np.array([vector(graph, fundamental_cycle(graph, edge)) for edge in outside])
     plain = nx.MultiGraph(zip(graph.winners.tolist(), graph.losers.tolist(), strict=True))
     circuits = graph.edges - plain.number_of_nodes() + nx.number_connected_components(plain)
-    assert (
-        graph.cycles.shape[0] == circuits == np.linalg.matrix_rank(graph.cycles.toarray() if circuits else 0)
-    )
+    assert len(basis) == circuits
+    if circuits:
+        assert not (basis @ graph.incidence.toarray()).any()
+        assert np.linalg.matrix_rank(basis) == circuits
+        assert basis @ graph.margins == pytest.approx(graph.cycle_sums[outside], abs=1e-9)
     assert contrast(graph) == pytest.approx(projection(graph) @ graph.margins, abs=1e-9)
+    values = np.linspace(-1, 2, graph.edges)
+    assert graph.project(values) == pytest.approx(projection(graph) @ values, abs=1e-9)
 
 
 @given(graphs(), rewards_of, scales)
@@ -162,8 +191,7 @@ def test_recovery_is_exact_when_identified(graph, rewards, scale):
     assert found.scale == pytest.approx(scale, rel=1e-8)
     assert found.gaps == pytest.approx(graph.incidence @ r, abs=1e-7)
     cycle = witness_cycle(graph)
-    s = np.zeros(graph.edges)
-    s[list(cycle.edges)] = cycle.signs
+    s = vector(graph, cycle)
     assert not np.any(s @ graph.incidence)
     assert s @ graph.margins == pytest.approx(cycle.margin_sum)
     assert -cycle.margin_sum / (s @ scores(graph, r, scale)) == pytest.approx(scale, rel=1e-7)

@@ -44,9 +44,49 @@ def test_cutpoints_must_increase():
         category_probabilities(0, 1, [1, 0])
 
 
+def test_nonsense_is_refused():
+    with pytest.raises(ValueError, match="positive"):
+        category_probabilities(0.0, -1.0, [0.0, 1.0])
+    with pytest.raises(ValueError, match="increase"):
+        log_likelihood([0], [0.0], [1.0], [1.0, 0.0])
+    with pytest.raises(ValueError, match="from 0 to 2"):
+        log_likelihood([-1], [0.0], [1.0], [0.0, 1.0])
+
+
+@pytest.mark.parametrize(("gap_penalty", "scale_penalty"), [(0.05, 0.5), (1e-3, 1e-2)])
+def test_convergence_is_told_truly(gap_penalty, scale_penalty):
+    """Three votes a pair, one pair in four unanimous: flat directions everywhere."""
+    votes, pair, prompt, _, _ = simulate(80, 2, 3, spread=0.7, seed=2)
+    model = OrdinalModel(gap_penalty=gap_penalty, scale_penalty=scale_penalty)
+    fit = model.fit(votes, pair, prompt)
+    assert fit.converged
+    stopped = OrdinalModel(gap_penalty=gap_penalty, scale_penalty=scale_penalty, max_iterations=3)
+    assert not stopped.fit(votes, pair, prompt).converged
+
+    def objective(found):
+        logs = log_likelihood(
+            np.searchsorted(found.levels, votes),
+            found.gaps[pair],
+            found.scales[prompt[pair]],
+            found.cutpoints,
+        )
+        log_q = np.log(found.scales)
+        return -logs.sum() + gap_penalty * found.gaps @ found.gaps + scale_penalty * log_q @ log_q
+
+    heavier = OrdinalModel(gap_penalty=0.1, scale_penalty=0.8).fit(votes, pair, prompt)
+    assert objective(fit) <= objective(heavier) + 1e-6
+
+
+def test_prompt_ids_may_have_gaps():
+    votes, pair, prompt, _, _ = simulate(10, 3, 4, spread=0.5, seed=3)
+    plain = OrdinalModel().fit(votes, pair, prompt)
+    gapped = OrdinalModel().fit(votes, pair, prompt * 5)
+    assert gapped.scales == pytest.approx(plain.scales)
+
+
 def test_gradient_is_right():
     rng = np.random.default_rng(0)
-    data = _Votes(rng.integers(0, 6, 40), np.repeat(np.arange(10), 4), np.arange(10) // 2, 6)
+    data = _Votes(rng.integers(0, 6, 40), np.repeat(np.arange(10), 4), np.arange(10) // 2, 6, 5)
     model = OrdinalModel()
     x = rng.normal(0, 0.5, 5 + 10 + 5)
     error = check_grad(lambda x: model._loss(x, data)[0], lambda x: model._loss(x, data)[1], x)

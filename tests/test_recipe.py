@@ -146,6 +146,26 @@ MISTAKES = {
     "python tags": ("name: !!python/object/apply:os.system [ls]\n", "is not allowed"),
     "list as key": ("? [a, b]\n: c\n", ":1: a key should be a plain name"),
     "self-reference": ("name: &a [*a]\n", "too large or too deep"),
+    "deep nesting": ("name: " + "[" * 3000 + "\n", "nested too deeply"),
+    "bad integer": ("seed: !!int abc\n", ":1: 'abc' is not a readable int"),
+    "bad boolean": ("seed: !!bool abc\n", ":1: 'abc' is not a readable bool"),
+    "endless integer": ("seed: " + "9" * 5000 + "\n", "is not a readable int"),
+    "list as merged key": ("training: {<<: {? [a, b] : c}}\n", "a key should be a plain name"),
+    "estimator": (
+        changed("estimator: pooled", "estimator: poled"),
+        ":5: scales.seq.estimator: unknown name 'poled'; did you mean 'pooled'?",
+    ),
+    "thresholds": (
+        changed("path: pairs.jsonl}", "path: pairs.jsonl, strength: {thresholds: [1.0]}}"),
+        "3 strength levels need 2 thresholds",
+    ),
+    "betas": (MINIMAL + "training: {betas: [2, -1]}\n", ":13: training.betas.0: Input should be less than 1"),
+    "no panels": (changed("{small: {size: 10, seed: 1}}", "{}"), "evaluation.panels: Dictionary should have"),
+    "two validations": (
+        changed("path: pairs.jsonl}", "path: p.jsonl, validation: {path: v.jsonl, fraction: 0.1}}"),
+        "not both",
+    ),
+    "dotted name": (changed("  dpo: {", "  v1.5: {objective: dpo}\n  dpo: {"), "policies.v1.5"),
 }
 
 
@@ -184,11 +204,39 @@ def test_several_mistakes_are_told_at_once(recipe_file):
 
 
 def test_panels_must_fit_the_official_validation_split():
-    with pytest.raises(
-        UserError, match="panels ask for 500 prompts, and helpsteer2's validation split has 448"
-    ):
+    with pytest.raises(UserError, match="panels ask for 500 prompts; the validation split has at most 448"):
         load_recipe("hs2-1b", ["evaluation.panels.eval224.size=500"])
     load_recipe("hs2-1b", ["evaluation.panels.eval224.size=500", "data.validation.path=mine.jsonl"])
+    with pytest.raises(UserError, match="at most 448"):
+        load_recipe("hs2-1b", ["evaluation.panels.eval224.size=500", "data.validation.seed=7"])
+
+
+def test_a_null_budget_is_the_default(recipe_file):
+    assert load_recipe(recipe_file(MINIMAL), ["training.updates=null"]).training.updates == 150
+    epochs = load_recipe(recipe_file(MINIMAL), ["training.epochs=2"]).training
+    assert (epochs.updates, epochs.epochs) == (None, 2)
+
+
+def test_template_arguments_of_any_kind(recipe_file):
+    recipe = load_recipe(recipe_file(MINIMAL), ["model.chat_template.enable_thinking=false"])
+    assert recipe.model.chat_template == {"enable_thinking": False}
+
+
+def test_an_override_is_blamed_for_its_own_mistakes_only(recipe_file):
+    path = recipe_file(changed(", path: pairs.jsonl", ""))
+    with pytest.raises(UserError) as caught:
+        load_recipe(path, ["data.max_length=77"])
+    assert str(caught.value).startswith(f"{path}:3: data: source 'preference' needs a path")
+
+
+def test_an_empty_section_can_be_overridden(recipe_file):
+    assert load_recipe(recipe_file(MINIMAL + "training:\n"), ["training.batch=4"]).training.batch == 4
+
+
+def test_messages_fit_a_screen(recipe_file):
+    many = "".join(f"  p{i}: {{objective: 3}}\n" for i in range(300))
+    with pytest.raises(UserError, match="and 288 more mistakes"):
+        load_recipe(recipe_file(changed("  dpo: {", many + "  dpo: {")))
 
 
 def test_unknown_names():
@@ -203,8 +251,15 @@ def test_schema_is_current_and_accepts_the_packaged_recipes():
     assert shipped == schema(), "run: unmdpo recipes schema > src/unmdpo/recipes/recipe.schema.json"
     for text in packaged().values():
         jsonschema.validate(Document(text, "recipe").data, json.loads(shipped))
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({"name": "x", "nmae": "y"}, json.loads(shipped))
+    good = Document(packaged()["hs3-1b"], "recipe").data
+    for section, key, value in (
+        ("policies", "dpo", {"objective": "dppo"}),
+        ("policies", "Bad Name", {"objective": "dpo"}),
+        ("training", "upates", 3),
+    ):
+        bad = good | {section: good[section] | {key: value}}
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(bad, json.loads(shipped))
 
 
 def test_source_names_are_the_sources():
@@ -213,10 +268,11 @@ def test_source_names_are_the_sources():
 
 def test_yaml_reads_what_people_write():
     text = "a: 1e-6\nb: 26 Jul 2024\nc: 2024-07-26\nd: 1.5\ne: [1, 2e3]\nf: {<<: {x: 1}, y: 2}\ng: 12\n"
+    text += "h: no\ni: 1:30\nj: 010\nk: 0o10\nl: 0xff\nm: true\n"
     document = Document(text, "x")
     assert document.data == {
         "a": 1e-6, "b": "26 Jul 2024", "c": "2024-07-26", "d": 1.5, "e": [1, 2000.0],
-        "f": {"x": 1, "y": 2}, "g": 12,
+        "f": {"x": 1, "y": 2}, "g": 12, "h": "no", "i": "1:30", "j": 10, "k": 8, "l": 255, "m": True,
     }  # fmt: skip
     assert document.lines["e", 1] == 5
 

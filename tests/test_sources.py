@@ -80,7 +80,7 @@ def test_helpsteer2_turn_markers_keep_every_character(write):
         Message("assistant", "Answer\n"),
         Message("user", " Next?"),
     )
-    assert (row.chosen, row.strength, row.votes) == ("one", 3, (3, 3))
+    assert (row.chosen, row.strength, row.votes) == ("one", 3, (3, 3, 3))  # all votes, not the selected two
 
 
 def test_helpsteer2_splits_by_column_from_file_and_folder(write, tmp_path):
@@ -89,6 +89,7 @@ def test_helpsteer2_splits_by_column_from_file_and_folder(write, tmp_path):
     assert len(load_comparisons(path)) == 2
     assert len(load_comparisons(DataRef(path, "validation"))) == 1
     folder = str(tmp_path / "mirror")
+    assert len(load_comparisons(DataRef(folder, "validation"))) == 1  # recognised, too
     assert len(load_comparisons(DataRef(folder, "validation"), source="helpsteer2")) == 1
     assert len(load_comparisons(DataRef(folder, None), source="helpsteer2")) == 3
 
@@ -117,6 +118,11 @@ def test_pandalm_net_votes(write):
 # --- Generic preference data ----------------------------------------------------------------------
 
 PREFERENCE_SHAPES = {
+    "prompt said twice": {
+        "prompt": "Q?",
+        "chosen": [user("Q?"), assistant("good")],
+        "rejected": [user("Q?"), assistant("bad")],
+    },
     "strings": {"prompt": "Q?", "chosen": "good", "rejected": "bad"},
     "conversational": {
         "prompt": [user("Q?")],
@@ -179,8 +185,27 @@ def test_scores_cut_at_quantiles(write):
     assert strengths(load_comparisons(write(scored_pairs([1, 2, 3, 4])), settings=settings)) == [1, 1, 2, 2]
 
 
-def test_equal_margins_are_one_level(write):
-    assert strengths(load_comparisons(write(scored_pairs([2, 2, 2])))) == [1, 1, 1]
+def test_a_margin_that_many_share_is_one_level(write):
+    with pytest.warns(UnmdpoWarning, match=r"too few values for 3 strength levels .*levels found: \[1\]"):
+        assert strengths(load_comparisons(write(scored_pairs([2, 2, 2])))) == [1, 1, 1]
+    with pytest.warns(UnmdpoWarning, match=r"levels found: \[1, 3\]"):
+        assert strengths(load_comparisons(write(scored_pairs([1] * 7 + [2, 3, 4])))) == [1] * 7 + [3] * 3
+
+
+def test_rounding_does_not_move_a_threshold(write):
+    rows = [
+        {"prompt": "Q", "chosen": "x", "rejected": "y", "score_chosen": 4.1, "score_rejected": 3.1},
+    ]
+    settings = SourceSettings(strength=StrengthRule(levels=2, thresholds=(1.0,)))
+    assert strengths(load_comparisons(write(rows), settings=settings)) == [2]
+    settings = SourceSettings(StrengthRule(levels=1, thresholds=()), PairRule(min_gap=1.0))
+    assert pairs_of(load_comparisons(write(answers([[4.1], [3.1]])), settings=settings)) == [("r0", "r1", 1)]
+
+
+def test_preference_strength_is_a_strength_column(write):
+    rows = [{"chosen": "Say a", "rejected": "Say b", "preference_strength": k} for k in (0, 3)]
+    data = load_comparisons(write(rows))
+    assert (strengths(data), len(data.ties)) == ([3], 1)
 
 
 def test_order_of_strength_signals(write):
@@ -192,7 +217,7 @@ def test_order_of_strength_signals(write):
     named = SourceSettings(strength=StrengthRule(column="level"))
     assert strengths(load_comparisons(write(scored_pairs([1], level=2)), settings=named)) == [2]
     rewards = [{"prompt": "a", "chosen": "x", "rejected": "y", "chosen_reward": 2, "rejected_reward": 1}]
-    assert strengths(load_comparisons(write(rewards))) == [1]
+    assert strengths(load_comparisons(write(rewards), settings=settings)) == [2]
 
 
 def test_no_signal_is_a_warning(write):
@@ -257,8 +282,32 @@ def test_folder_splits(write, tmp_path):
     assert len(load_comparisons(DataRef(folder, "validation"), source="helpsteer3")) == 2
     assert len(load_comparisons(DataRef(folder, None), source="helpsteer3")) == 3
     assert len(load_comparisons(DataRef(folder, config="preference"))) == 1
+    assert len(load_comparisons(folder)) == 1  # the part of a mirrored repository is found by itself
     with pytest.raises(UserError, match="no files of the split 'test'; splits here: train, validation"):
         load_comparisons(DataRef(folder, "test"), source="helpsteer3")
+    with pytest.raises(UserError, match="no folder 'other' in it"):
+        load_comparisons(DataRef(folder, config="other"))
+
+
+@pytest.mark.parametrize(
+    ("train", "validation"),
+    [
+        ("train/0000.jsonl", "validation/0000.jsonl"),
+        ("my-train.jsonl", "my-eval.jsonl"),
+        ("train-00000-of-00001.jsonl", "dev-00000-of-00001.jsonl"),
+    ],
+)
+def test_split_names_in_any_place(write, tmp_path, train, validation):
+    write([helpsteer3_row("A?")], f"set/{train}")
+    write([helpsteer3_row("B?"), helpsteer3_row("C?")], f"set/{validation}")
+    folder = str(tmp_path / "set")
+    assert len(load_comparisons(folder)) == 1
+    assert len(load_comparisons(DataRef(folder, "validation"))) == 2
+
+
+def test_words_that_only_begin_like_a_split(write, tmp_path):
+    write([helpsteer3_row("A?")], "set/testimonials.jsonl")
+    assert len(load_comparisons(str(tmp_path / "set"))) == 1
 
 
 def test_shards_are_read_in_order(write, tmp_path):
@@ -302,6 +351,32 @@ def test_hub_loading_code_on_a_local_mirror(mirror):
     assert str(train[1].origin) == f"{mirror} [train], row 2"
     assert [row.values["overall_preference"] for row in both] == [-2, 2, 3]
     assert [row.origin.row for row in both] == [1, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "expected"),
+    [
+        ("nvidia/HelpSteer3", "validation", ("preference", None, "validation")),
+        ("nvidia/HelpSteer2", "validation", (None, "preference", None)),
+    ],
+)
+def test_official_names_know_their_layout(monkeypatch, name, split, expected):
+    """The wiring from a Hub name to the library's call, with the library's answer played by rows."""
+    import datasets
+
+    asked = []
+
+    def load_dataset(path, *, name, data_dir, revision, split):
+        asked.append((path, name, data_dir, revision, split))
+        rows = [helpsteer3_row("A?")] if "3" in path else [helpsteer2_row("B", split="validation")]
+        return rows if split else {"train": rows}
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    data = load_comparisons(DataRef(name, split, revision="abc123"))
+    config, data_dir, hub_split = expected
+    assert asked == [(name, config, data_dir, "abc123", hub_split)]
+    assert len(data) == 1
+    assert data.rows[0].source.file.startswith(f"{name}@abc123 [")
 
 
 def test_hub_failure_says_what_to_do(mirror):

@@ -12,11 +12,17 @@ from scipy import stats
 from tests.conftest import helpsteer3_row
 from unmdpo.audit.strength import (
     BOOTSTRAPS,
+    MAX_P,
+    MIN_EXTREME_VOTES,
     PERMUTATIONS,
+    SEEDS,
+    Bin,
     HeldOut,
+    PartitionResult,
     analyse_partition,
     audit_strength,
     clustered_contrast,
+    criterion,
     describe_bin,
     held_out_votes,
     hold_out,
@@ -92,37 +98,114 @@ def noisy_records(n, seed, effect=True):
     return records
 
 
-def test_bootstrap_matches_a_slow_twin():
-    held_out = hold_out(noisy_records(60, seed=3))
+def test_the_papers_constants():
+    assert (BOOTSTRAPS, PERMUTATIONS) == (5_000, 10_000)
+    assert SEEDS == {"train": (260822, 260823), "development": (260832, 260833)}
+    assert (MIN_EXTREME_VOTES, MAX_P) == (50, 0.05)
+
+
+def test_bins_include_their_documented_edges():
+    # evidence 1.5, 1.0, 1.5 of the first record; 1.5, 1.5, 2.0 of the second; 2.0, 1.5, 2.5 of the third
+    votes = [(1, 2, 1), (2, 2, 1), (2, 3, 1)]
+    held_out = hold_out([Record(f"p{i}", "d", v) for i, v in enumerate(votes)])
+    low, middle, high = held_out.bins.values()
+    assert sorted(held_out.evidence[low].tolist()) == [1.0, 1.5, 1.5, 1.5, 1.5, 1.5]
+    assert sorted(held_out.evidence[middle].tolist()) == [2.0, 2.0]
+    assert held_out.evidence[high].tolist() == [2.5]
+
+
+def clustered_records():
+    """Prompts of very different size whose records agree or disagree together."""
+    records = []
+    for i in range(30):
+        size = 3 if i % 2 else 1
+        held = -1 if i % 5 == 0 else 1
+        records += [Record(f"prompt{i}", "code", (size, size, held * size))] * (1 + i % 7)
+    return records
+
+
+def test_bootstrap_resamples_prompts_not_votes():
+    held_out = hold_out(clustered_records())
     point, interval = clustered_contrast(held_out, seed=260832)
     low, _, high = held_out.bins.values()
     assert point == pytest.approx(held_out.agrees[high].mean() - held_out.agrees[low].mean())
-    prompts = held_out.prompt.max() + 1
+    prompts = int(held_out.prompt.max()) + 1
     members = [np.flatnonzero(held_out.prompt == p) for p in range(prompts)]
-    drawn = np.random.default_rng(260832).integers(0, prompts, (BOOTSTRAPS, prompts))
-    slow = []
-    for sample in drawn[:400]:
-        votes = np.concatenate([members[p] for p in sample])
-        slow.append(held_out.agrees[votes][high[votes]].mean() - held_out.agrees[votes][low[votes]].mean())
-    assert np.percentile(slow, [2.5, 97.5]) == pytest.approx(interval, abs=0.05)
-    assert interval[0] < point < interval[1]
+    rng, slow = np.random.default_rng(260832), []
+    for _ in range(5_000):
+        votes = np.concatenate([members[p] for p in rng.integers(0, prompts, prompts)])
+        agrees, is_low, is_high = held_out.agrees[votes], low[votes], high[votes]
+        slow.append(agrees[is_high].mean() - agrees[is_low].mean())
+    assert interval == pytest.approx(np.percentile(slow, [2.5, 97.5]), abs=1e-12)
 
 
-def test_permutation_test_matches_a_slow_twin():
-    held_out = hold_out(noisy_records(40, seed=5, effect=False))
+def domain_records(n=60):
+    """Evidence and agreement differ between domains and, within them, are unrelated."""
+    rng = np.random.default_rng(4)
+    records = []
+    for i in range(n):
+        easy = i % 2 == 0
+        size = int(rng.integers(2, 4)) if easy else int(rng.integers(1, 3))
+        agrees = rng.random() < (0.95 if easy else 0.5)
+        records.append(Record(f"p{i}", "easy" if easy else "hard", (size, size, size if agrees else -size)))
+    return records
+
+
+def test_permutations_stay_within_domains():
+    held_out = hold_out(domain_records())
     correlation, p = permutation_test(held_out, seed=260833)
     records = range(len(held_out.record_domain))
     evidence = np.array([held_out.evidence[held_out.record == r].mean() for r in records])
     agreement = np.array([held_out.agrees[held_out.record == r].mean() for r in records])
     assert correlation == pytest.approx(stats.pearsonr(evidence, agreement).statistic)
-    rng, exceeding = np.random.default_rng(0), 0
-    for _ in range(2000):
-        shuffled = evidence.copy()
-        for domain in (0, 1):
-            members = held_out.record_domain == domain
-            shuffled[members] = rng.permutation(evidence[members])
-        exceeding += np.corrcoef(shuffled, agreement)[0, 1] >= correlation - 1e-15
-    assert p == pytest.approx((1 + exceeding) / 2001, abs=0.04)
+
+    def slow_p(groups):
+        rng, exceeding = np.random.default_rng(0), 0
+        for _ in range(2000):
+            shuffled = evidence.copy()
+            for members in groups:
+                shuffled[members] = rng.permutation(evidence[members])
+            exceeding += np.corrcoef(shuffled, agreement)[0, 1] >= correlation - 1e-12
+        return (1 + exceeding) / 2001
+
+    within = slow_p([held_out.record_domain == d for d in (0, 1)])
+    across = slow_p([np.ones(len(records), dtype=bool)])
+    assert abs(within - across) > 0.1  # the two tests differ here, and ours is the first
+    assert p == pytest.approx(within, abs=0.03)
+
+
+@pytest.mark.parametrize("n", [534, 658])
+def test_equal_correlations_count_as_equal(n):
+    """Evidence constant within domains: every permutation is the data itself, so p is one."""
+    rng, records = np.random.default_rng(n), []
+    for i in range(n):
+        k = int(rng.integers(1, 4))
+        held = -k if rng.random() < 0.3 - 0.08 * k else k
+        records.append(Record(f"p{i}", f"d{k}", (k, k, held)))
+    assert permutation_test(hold_out(records), 260833)[1] == 1
+
+
+def result(correlation=0.2, p=0.01, votes=60, contrast=0.03, low=0.01):
+    bins = [Bin(name, votes, 9, 1.0, 0.9, (0.8, 1.0)) for name in ("low", "middle", "high")]
+    return PartitionResult(9, 9, 9, 0, bins, contrast, (low, 0.05), correlation, p)
+
+
+@pytest.mark.parametrize(
+    ("train", "development", "failing"),
+    [
+        ({}, {}, None),
+        ({"correlation": -0.1}, {}, 0),
+        ({}, {"correlation": -0.1}, 1),
+        ({}, {"p": 0.051}, 2),
+        ({"p": 0.9, "votes": 1, "contrast": -1}, {}, None),  # these are asked of development only
+        ({}, {"votes": 49}, 3),
+        ({}, {"low": -0.001}, 4),
+        ({}, {"low": 0.0}, 4),
+    ],
+)
+def test_each_condition_of_the_criterion(train, development, failing):
+    met = list(criterion(result(**train), result(**development)).values())
+    assert met == [i != failing for i in range(5)]
 
 
 def test_smallest_attainable_p():
@@ -184,6 +267,19 @@ def test_union_of_splits_is_deduplicated(write, tmp_path):
     assert audit.duplicates == open_repeats
 
 
+def test_only_exact_duplicates_are_dropped(write):
+    row = helpsteer3_row("Same?")
+    others = [
+        helpsteer3_row("Same?", response2="another"),
+        helpsteer3_row("Same?", response1="another"),
+        helpsteer3_row("Same?", label=-1),
+        helpsteer3_row("Same?", votes=(-2, -1, -2)),
+    ]
+    audit = audit_strength(DataRef(write([row, dict(row), *others]), None))
+    assert audit.duplicates == 1
+    assert audit.train.records == 5
+
+
 def test_criterion_passes_and_fails(write):
     passing = audit_strength(DataRef(write(audit_rows(3000)), None))
     assert passing.passed, passing.criterion
@@ -203,5 +299,5 @@ def test_what_cannot_be_computed_is_not_met(write):
 
 def test_needs_votes_of_single_annotators(write):
     path = write([{"prompt": "Q", "chosen": "a", "rejected": "b", "strength": 1}])
-    with pytest.raises(UserError, match="only these sources have: helpsteer3, helpsteer2, pandalm"):
+    with pytest.raises(UserError, match="as these sources give them: helpsteer3, helpsteer2, pandalm"):
         audit_strength(DataRef(path, None))

@@ -1,6 +1,6 @@
 """Draws docs/figures/placements.svg: the loss against the reward gap under AO and WR for several scales.
 
-    python docs/figures/objectives.py        needs the `docs` extra
+python docs/figures/objectives.py        needs the `docs` extra
 """
 
 from pathlib import Path

@@ -15,18 +15,26 @@ from pydantic_core import PydanticCustomError
 
 from unmdpo.catalog import CATALOG
 from unmdpo.data.identity import FOLD_SEED
+from unmdpo.data.strength import StrengthRule
 from unmdpo.errors import UserError
 from unmdpo.nearest import did_you_mean
 
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=80)]
+# A recipe's own names; without dots, at which overrides are split.
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=80)]
+ObjectiveName = Annotated[str, Field(json_schema_extra={"enum": [*sorted(CATALOG)]})]
 Positive = Annotated[float, Field(gt=0)]
 Nonnegative = Annotated[float, Field(ge=0)]
-Pair = Annotated[tuple[float, float], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+Shares = Annotated[tuple[Share, Share], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)]
 Count = Annotated[int, Field(ge=1)]
 SourceName = Literal["helpsteer2", "helpsteer3", "pandalm", "preference", "scored"]
 
-# Prompts in the official validation splits: no panels can be larger than these.
-VALIDATION_PROMPTS = {"helpsteer2": 448, "helpsteer3": 2017}
+# Rows in the official validation splits: an upper bound of their prompts, so of all panels together.
+VALIDATION_ROWS = {"helpsteer2": 448, "helpsteer3": 2017}
+
+
+def names_only(schema: dict[str, Any]) -> None:
+    schema["additionalProperties"] = False
 
 
 class Strict(BaseModel):
@@ -51,7 +59,9 @@ class Strict(BaseModel):
 class ModelRecipe(Strict):
     path: str = Field(description="Hub name or local folder of the initial instruction-tuned model")
     revision: str | None = None
-    chat_template: dict[str, str] = Field({}, description="keyword arguments of the chat template")
+    chat_template: dict[str, str | bool | int | float] = Field(
+        {}, description="keyword arguments of the chat template"
+    )
 
 
 class StrengthRecipe(Strict):
@@ -60,6 +70,20 @@ class StrengthRecipe(Strict):
     thresholds: list[float] | None = Field(
         None, description="K-1 increasing margins; a margin of at least the j-th reaches level j+1"
     )
+
+    @property
+    def rule(self) -> StrengthRule:
+        return StrengthRule(
+            self.levels, self.column, None if self.thresholds is None else tuple(self.thresholds)
+        )
+
+    @model_validator(mode="after")
+    def _is_a_rule(self) -> Self:
+        try:
+            self.rule  # noqa: B018 - building it checks it
+        except UserError as error:
+            raise ValueError(str(error)) from error
+        return self
 
 
 class PairingRecipe(Strict):
@@ -74,6 +98,16 @@ class ValidationRecipe(Strict):
         None, description="hold out this share of the training prompts instead"
     )
     seed: int = 42
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if self.path is not None and self.fraction is not None:
+            raise ValueError("give a path to validation data or a fraction to hold out, not both")
+        return self
+
+    @property
+    def is_official(self) -> bool:
+        return self.path is None and self.fraction is None and self.split == "validation"
 
 
 class DataRecipe(Strict):
@@ -90,7 +124,7 @@ class DataRecipe(Strict):
 
     @model_validator(mode="after")
     def _has_a_place(self) -> Self:
-        if self.path is None and self.source not in VALIDATION_PROMPTS:
+        if self.path is None and self.source not in VALIDATION_ROWS:
             raise ValueError(f"source '{self.source}' needs a path")
         return self
 
@@ -114,7 +148,7 @@ class DefaultBudget(Budget):
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, values: Any) -> Any:
-        if isinstance(values, dict) and not {"updates", "epochs"} & values.keys():
+        if isinstance(values, dict) and values.get("updates") is None and values.get("epochs") is None:
             return values | {"updates": 150}
         return values
 
@@ -124,7 +158,7 @@ class TrainingRecipe(DefaultBudget):
     learning_rate: Positive = 1e-6
     warmup: Annotated[int, Field(ge=0)] = 20
     weight_decay: Nonnegative = 0.1
-    betas: Pair = (0.9, 0.98)
+    betas: Shares = (0.9, 0.98)
     eps: Positive = 1e-5
     clip: Positive = 1.0
 
@@ -139,7 +173,7 @@ class TrainingOverrides(Budget):
 class PilotsRecipe(DefaultBudget):
     folds: Annotated[int, Field(ge=2)] = 5
     fold_seed: int = FOLD_SEED
-    objective: str = "fixed-margin"
+    objective: ObjectiveName = "fixed-margin"
 
 
 class ScaleRecipe(Strict):
@@ -153,7 +187,7 @@ class ScaleRecipe(Strict):
 
 
 class PolicyRecipe(Strict):
-    objective: str
+    objective: ObjectiveName
     scale: str | None = None
     settings: dict[str, float | list[float]] = {}
     training: TrainingOverrides = TrainingOverrides()
@@ -171,7 +205,7 @@ class JudgeRecipe(Strict):
 
 class EvaluationRecipe(Strict):
     baseline: str
-    panels: dict[Name, PanelRecipe]
+    panels: dict[Name, PanelRecipe] = Field(min_length=1, json_schema_extra=names_only)
     judge: JudgeRecipe
     max_new_tokens: Count = 512
 
@@ -186,8 +220,8 @@ class Recipe(Strict):
     data: DataRecipe
     training: TrainingRecipe = TrainingRecipe()
     pilots: PilotsRecipe = PilotsRecipe()
-    scales: dict[Name, ScaleRecipe] = {}
-    policies: dict[Name, PolicyRecipe]
+    scales: dict[Name, ScaleRecipe] = Field({}, json_schema_extra=names_only)
+    policies: dict[Name, PolicyRecipe] = Field(min_length=1, json_schema_extra=names_only)
     evaluation: EvaluationRecipe | None = None
 
     @property
@@ -236,12 +270,12 @@ class Recipe(Strict):
             hint = did_you_mean(self.evaluation.baseline, self.policies)
             raise _at(("evaluation", "baseline"), f"'{self.evaluation.baseline}' is no policy; {hint}")
         wanted = sum(panel.size for panel in self.evaluation.panels.values())
-        official = self.data.path is None and self.data.validation == ValidationRecipe()
-        available = VALIDATION_PROMPTS[self.data.source] if official else wanted
+        official = self.data.path is None and self.data.validation.is_official
+        available = VALIDATION_ROWS[self.data.source] if official else wanted
         if wanted > available:
             raise _at(
                 ("evaluation", "panels"),
-                f"panels ask for {wanted} prompts, and {self.data.source}'s validation split has {available}",
+                f"panels ask for {wanted} prompts; the validation split has at most {available}",
             )
         return self
 

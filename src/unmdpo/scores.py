@@ -3,6 +3,7 @@
 Torch is named here but not imported: audits and recipes use the map without it.
 """
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -36,8 +37,8 @@ class StrengthMap:
     def __post_init__(self) -> None:
         if self.levels is None:
             return
-        if not self.levels or self.levels[0] < 0:
-            raise UserError(f"a strength map needs nonnegative levels, not {list(self.levels)}")
+        if not self.levels or not all(0 <= level < math.inf for level in self.levels):
+            raise UserError(f"a strength map needs nonnegative, finite levels, not {list(self.levels)}")
         if any(a > b for a, b in zip(self.levels, self.levels[1:], strict=False)):
             raise UserError(f"a strength map must not decrease: {list(self.levels)}")
 

@@ -20,9 +20,10 @@ def to_dict(result: SupportAudit | StrengthAudit) -> dict[str, Any]:
 
 
 def write_json(path: Path, result: SupportAudit | StrengthAudit) -> None:
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    text = json.dumps(to_dict(result), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    aside = path.with_name(f".unmdpo-{os.getpid()}.tmp")
     try:
-        aside.write_text(json.dumps(to_dict(result), indent=2, ensure_ascii=False) + "\n", "utf-8")
+        aside.write_text(text, "utf-8")
         aside.replace(path)
     except OSError as error:
         aside.unlink(missing_ok=True)

@@ -6,6 +6,7 @@ repeats of an edge with the same orientation and strength count once; self-compa
 and then left out of cycles and contrasts (a self-pair still is a prompt's distinct pair).
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from unmdpo.data.comparison import Comparisons
+from unmdpo.errors import UserError
 from unmdpo.scores import StrengthMap
 from unmdpo.stats.identification import ComparisonGraph, is_identified, kappa
 
@@ -25,7 +27,7 @@ class SupportAudit:
 
     rows: int
     ties: int
-    skipped: int
+    skipped: tuple[str, ...]  # what was wrong with each unreadable row
     exact_duplicates: int  # rows that repeat an earlier row's prompt, orientation and strength
     prompts: int
     pair_units: int  # distinct (prompt, unordered pair)
@@ -59,6 +61,8 @@ def audit_support(
     data: Comparisons, *, strength_map: StrengthMap | None = None, tau: float = 1.0
 ) -> SupportAudit:
     """Counts what the margin-contrast condition of Theorem 4.1 finds in the rows."""
+    if not 0 <= tau < math.inf:
+        raise UserError(f"τ should be a number from 0 up, not {tau}")
     m = strength_map or StrengthMap()
     edges: dict[str, Counter[Edge]] = defaultdict(Counter)
     for row in data:
@@ -70,7 +74,7 @@ def audit_support(
     return SupportAudit(
         rows=len(data),
         ties=len(data.ties),
-        skipped=len(data.skipped),
+        skipped=tuple(str(error) for error in data.skipped),
         exact_duplicates=len(data) - distinct_edges,
         prompts=len(found),
         pair_units=sum(prompt.pairs for prompt in found),

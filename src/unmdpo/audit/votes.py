@@ -35,7 +35,7 @@ class Partitions(NamedTuple):
     prompts: dict[str, int]
     records: dict[str, list[Record]]
     duplicates: int
-    skipped: int
+    skipped: tuple[str, ...]
 
 
 def partition_prompts(domains: Mapping[str, str], seed: int = PARTITION_SEED) -> dict[str, str]:
@@ -72,7 +72,7 @@ def read_partitions(ref: DataRef, *, source: str, seed: int, max_bad_rows: int) 
         prompts={part: counts[part] for part in ("train", "development", "test")},
         records=records,
         duplicates=duplicates,
-        skipped=len(bad.errors),
+        skipped=tuple(str(error) for error in bad.errors),
     )
 
 
@@ -112,8 +112,9 @@ def _seal(reader: AnnotatedSource, row: Row) -> Sealed:
 def _annotated(ref: DataRef, source: str, bad: BadRows) -> tuple[AnnotatedSource, Iterator[Row]]:
     reader, rows = open_source(ref, source, bad)
     if not isinstance(reader, AnnotatedSource):
+        known = ", ".join(name for name, kind in SOURCES.items() if issubclass(kind, AnnotatedSource))
         raise UserError(
-            f"{ref.path}: the strength audit needs the votes of single annotators, which only these "
-            f"sources have: {', '.join(n for n, s in SOURCES.items() if issubclass(s, AnnotatedSource))}"
+            f"{ref.path}: the strength audit needs the votes of single annotators, read apart from other "
+            f"labels, as these sources give them: {known}"
         )
     return reader, rows

@@ -4,6 +4,8 @@ Commands import their work when they run: `--help` must answer at once, and noth
 torch or transformers at the top.
 """
 
+import io
+import sys
 import warnings
 from typing import Annotated, Any, TextIO
 
@@ -68,4 +70,7 @@ def _show_warning(
 
 
 def main() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without τ shows ?, and the work goes on
     app()

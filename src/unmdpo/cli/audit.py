@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     from unmdpo.audit import StrengthAudit, SupportAudit
     from unmdpo.audit.strength import PartitionResult
-    from unmdpo.errors import DataError
 
 app = typer.Typer(help="Audit preference data before training on it.", no_args_is_help=True)
 
@@ -46,7 +45,7 @@ def support(
     from unmdpo.data import DataRef, PairRule, SourceSettings, StrengthRule, load_comparisons
     from unmdpo.scores import StrengthMap
 
-    _check_folder(json_file)
+    _check_target(json_file)
     if pairs not in ("all", "neighbours"):
         raise UserError(f"--pairs should be all or neighbours, not '{pairs}'")
     settings = SourceSettings(
@@ -55,10 +54,10 @@ def support(
     )
     ref = DataRef(data, None if split == "all" else split, revision, config)
     loaded = load_comparisons(ref, source=source, settings=settings, max_bad_rows=max_bad_rows)
-    _tell_skipped(loaded.skipped)
     result = audit_support(
         loaded, strength_map=StrengthMap(_numbers("--strength-map", strength_map)), tau=tau
     )
+    _tell_skipped(result.skipped)
     _print_support(result)
     _write(json_file, result)
 
@@ -76,8 +75,9 @@ def strength(
     from unmdpo.audit import audit_strength
     from unmdpo.data import DataRef
 
-    _check_folder(json_file)
+    _check_target(json_file)
     result = audit_strength(DataRef(data, None, revision, config), source=source, max_bad_rows=max_bad_rows)
+    _tell_skipped(result.skipped)
     _print_strength(result)
     _write(json_file, result)
 
@@ -91,9 +91,13 @@ def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:
         raise UserError(f"{option} should be numbers with commas between, not '{text}'") from error
 
 
-def _check_folder(path: Path | None) -> None:
+def _check_target(path: Path | None) -> None:
     """A result with nowhere to go is found out before the work, not after."""
-    if path is not None and not path.parent.is_dir():
+    if path is None:
+        return
+    if not path.name or path.is_dir():
+        raise UserError(f"--json should name a file, not the folder '{path}'")
+    if not path.parent.is_dir():
         raise UserError(f"{path}: the folder {path.parent} does not exist")
 
 
@@ -106,7 +110,7 @@ def _write(path: Path | None, result: "SupportAudit | StrengthAudit") -> None:
     typer.echo(f"written to {path}")
 
 
-def _tell_skipped(skipped: "tuple[DataError, ...]") -> None:
+def _tell_skipped(skipped: tuple[str, ...]) -> None:
     for error in skipped[:5]:
         typer.secho(f"skipped {error}", fg="yellow", err=True)
     if len(skipped) > 5:
@@ -124,7 +128,7 @@ def _print_support(audit: "SupportAudit") -> None:
     plain = {
         "rows (ties left out)": audit.rows,
         "ties": audit.ties,
-        "rows skipped as unreadable": audit.skipped,
+        "rows skipped as unreadable": len(audit.skipped),
         "exact duplicates among the rows": audit.exact_duplicates,
         "self-comparisons": audit.self_comparisons,
         "distinct pairs": audit.pair_units,
@@ -158,7 +162,7 @@ def _print_strength(audit: "StrengthAudit") -> None:
     sizes = ", ".join(f"{part} {count:,}" for part, count in audit.prompts.items())
     console.print(
         f"prompts: {sizes} (test locked); duplicates dropped: {audit.duplicates:,}; "
-        f"rows skipped: {audit.skipped:,}"
+        f"rows skipped: {len(audit.skipped):,}"
     )
     for name, part in (("development", audit.development), ("training", audit.train)):
         console.print(_bins_table(name, part))

@@ -5,6 +5,7 @@ Reading is a stream, so that memory holds comparisons and never whole files of t
 
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from io import BufferedIOBase, BufferedReader
@@ -19,7 +20,9 @@ from unmdpo.data.rows import BadRows, Row, kind
 from unmdpo.errors import DataError, UserError
 
 BUFFER = 1 << 20
-SPLITS = ("train", "validation", "test")
+SPLIT_WORDS = {"train": "train", "training": "train", "test": "test"} | dict.fromkeys(
+    ("validation", "valid", "val", "dev", "eval"), "validation"
+)
 Reader = Callable[[Path, BadRows], Iterator[Row]]
 
 
@@ -42,8 +45,9 @@ def read_file(path: Path, bad: BadRows) -> Iterator[Row]:
 def data_files(folder: Path, split: str | None) -> list[Path]:
     """The data files of one split in a folder, or all of them.
 
-    A file belongs to a split when its name starts with the split's name (`train.jsonl.gz`,
-    `validation-00000-of-00001.parquet`); where no file is named after a split, all are `train`.
+    A file belongs to a split when a whole word of its name, or of a folder above it, is the split's
+    (`train.jsonl.gz`, `my-eval.jsonl`, `validation/0000.parquet`); the word nearest the end counts.
+    Where no file is named after a split, all are `train`.
     """
     files = sorted(
         path
@@ -56,7 +60,7 @@ def data_files(folder: Path, split: str | None) -> list[Path]:
         raise UserError(f"{folder}: no data files in this folder; known: {', '.join(READERS)}")
     if split is None:
         return files
-    named = {path: name for path in files for name in SPLITS if path.name.startswith(name)}
+    named = {path: name for path in files if (name := _split_of(path.relative_to(folder))) is not None}
     if not named:
         chosen = files if split == "train" else []
     else:
@@ -65,6 +69,11 @@ def data_files(folder: Path, split: str | None) -> list[Path]:
         found = ", ".join(sorted({*named.values()} or {"train"}))
         raise UserError(f"{folder}: no files of the split '{split}'; splits here: {found}")
     return chosen
+
+
+def _split_of(path: Path) -> str | None:
+    words = re.split(r"[^a-z]+", str(path).lower())
+    return next((SPLIT_WORDS[word] for word in reversed(words) if word in SPLIT_WORDS), None)
 
 
 def _extension(path: Path) -> str:
@@ -87,7 +96,7 @@ def _json_lines(path: Path, bad: BadRows) -> Iterator[Row]:
             continue
         origin = Origin(str(path), number)
         try:
-            yield _row(_decode(origin, line), origin)
+            yield _row(_decode(origin, line, "utf-8-sig" if number == 1 else "utf-8"), origin)
         except DataError as error:
             bad.add(error)
 
@@ -104,31 +113,30 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         ) from error
 
 
-def _decode(origin: Origin, line: bytes) -> Any:
+def _decode(where: Origin | Path, content: bytes, encoding: str) -> Any:
     try:
-        text = line.decode("utf-8-sig" if origin.row == 1 else "utf-8")
+        return json.loads(content.decode(encoding))
     except UnicodeDecodeError as error:
-        raise DataError(
-            origin,
-            f"not UTF-8 (byte {error.start} is 0x{line[error.start]:02x}); re-encode the file",
-        ) from error
-    try:
-        return json.loads(text)
+        byte = f"byte {error.start} is 0x{error.object[error.start]:02x}"
+        raise DataError(where, f"not UTF-8 ({byte}); re-encode the file") from error
     except json.JSONDecodeError as error:
-        problem = f"malformed JSON at column {error.colno}: {error.msg}"
-        raise DataError(origin, problem) from error
+        line = f"line {error.lineno}, " if isinstance(where, Path) else ""
+        raise DataError(where, f"malformed JSON at {line}column {error.colno}: {error.msg}") from error
     except (RecursionError, ValueError) as error:
-        raise DataError(origin, f"malformed JSON: {error}") from error
+        raise DataError(where, f"malformed JSON: {error}") from error
 
 
 def _json(path: Path, bad: BadRows) -> Iterator[Row]:
     """A JSON list of objects; or JSON lines, which many data sets keep under this ending."""
-    text = (line.lstrip(b"\xef\xbb\xbf \t\r\n") for _, line in _lines(path))
-    if not next(filter(None, text), b"").startswith(b"["):
+    text = (line.strip(b"\xef\xbb\xbf \t\r\n") for _, line in _lines(path))
+    first = next(filter(None, text), b"")
+    if first == b"{":
+        raise DataError(path, "starts with an object over several lines; give a list, or one object a line")
+    if not first.startswith(b"["):
         yield from _json_lines(path, bad)
         return
     whole = b"".join(line for _, line in _lines(path))
-    for number, values in enumerate(_decode(Origin(str(path), 1), whole), 1):
+    for number, values in enumerate(_decode(path, whole, "utf-8-sig"), 1):
         origin = Origin(str(path), number)
         try:
             yield _row(values, origin)
@@ -143,15 +151,15 @@ def _row(values: Any, origin: Origin) -> Row:
 
 
 def _parquet(path: Path, _: BadRows) -> Iterator[Row]:
+    number = 0
     try:
-        number = 0
         with pyarrow.parquet.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=512):
                 for values in batch.to_pylist():
                     number += 1
                     yield Row(values, Origin(str(path), number))
-    except pyarrow.ArrowInvalid as error:
-        raise DataError(path, f"not a readable Parquet file: {error}") from error
+    except (pyarrow.ArrowInvalid, UnicodeDecodeError) as error:
+        raise DataError(path, f"not a readable Parquet file after row {number}: {error}") from error
 
 
 READERS: dict[str, Reader] = {".jsonl": _json_lines, ".json": _json, ".parquet": _parquet}

@@ -16,7 +16,7 @@ def hub_rows(
     where = f"{path}@{revision[:12]}" if revision else path
     try:
         dataset = datasets.load_dataset(path, name=config, data_dir=data_dir, revision=revision, split=split)
-    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+    except Exception as error:  # the library raises many kinds, all of them about the dataset or the network
         raise UserError(
             f"{where}: the Hub dataset could not be loaded: {error}\n"
             "Check the name, revision and network (a gated dataset needs `hf auth login`), "

@@ -1,5 +1,6 @@
 """One door for all data: a path or Hub name in, comparisons out."""
 
+import os.path
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from unmdpo.data.identity import Prompt
 from unmdpo.data.rows import BadRows, Row
 from unmdpo.data.sources import SOURCES, Source, SourceSettings, detect
 from unmdpo.data.sources.base import HubLayout
-from unmdpo.errors import UserError
+from unmdpo.errors import DataError, UserError
 from unmdpo.nearest import did_you_mean
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -26,8 +27,17 @@ class DataRef:
 
     path: str
     split: str | None = "train"  # None: all of them
-    revision: str | None = None
-    config: str | None = None
+    revision: str | None = None  # of a Hub dataset
+    config: str | None = None  # of a Hub dataset, or a subfolder
+
+    @property
+    def local(self) -> Path | None:
+        """The path on this machine, if there is something there."""
+        path = Path(os.path.expanduser(self.path))  # noqa: PTH111 - Path.expanduser raises for unknown users
+        try:
+            return path if path.exists() else None
+        except OSError:  # too long, or no permission to look
+            return None
 
 
 def load_comparisons(
@@ -43,7 +53,7 @@ def load_comparisons(
     reader, rows = open_source(ref, source, bad, settings)
     parsed = list(_share_prompts(reader.comparisons(rows, bad)))
     if not parsed:
-        raise UserError(f"{ref.path}: no comparisons in the split '{ref.split}'")
+        raise UserError(f"{ref.path}: no comparisons" + (f" in the split '{ref.split}'" if ref.split else ""))
     return Comparisons(
         rows=tuple(row for row in parsed if row.strength > 0),
         ties=tuple(row for row in parsed if row.strength == 0),
@@ -54,37 +64,45 @@ def load_comparisons(
 def open_source(
     ref: DataRef, source: str, bad: BadRows, settings: SourceSettings | None = None
 ) -> tuple[Source, Iterator[Row]]:
-    """The source of the data, named or detected from its first row, and its rows."""
-    known = named_source(source, settings) if source != AUTO else None
-    rows = read_rows(ref, bad, known)
-    if known is None:
-        first = next(rows, None)
-        if first is None:
-            raise UserError(f"{ref.path}: no readable rows")
-        known = SOURCES[detect(first)](settings)
-        rows = chain([first], rows)
-    return known, _of_split(rows, known.split_column, ref.split)
-
-
-def named_source(name: str, settings: SourceSettings | None = None) -> Source:
+    """The source of the data, named or recognised, and its rows."""
+    name = source if source != AUTO else _recognise(ref, bad.limit)
     if name not in SOURCES:
         raise UserError(f"unknown source '{name}'; {did_you_mean(name, SOURCES)}")
-    return SOURCES[name](settings)
+    reader = SOURCES[name](settings)
+    whole_file = reader.split_column is None and ref.local is not None and ref.local.is_file()
+    if whole_file and ref.split not in ("train", None):
+        raise UserError(f"{ref.path}: one file without splits; there is no '{ref.split}' in it")
+    return reader, _of_split(read_rows(ref, bad, reader), reader.split_column, ref.split)
+
+
+def _recognise(ref: DataRef, allowed_bad_rows: int) -> str:
+    """The source whose Hub name this is, or whose columns the first row has (bad rows aside)."""
+    for name, source in SOURCES.items():
+        if source.hub is not None and source.hub.path == ref.path:
+            return name
+    unlike: list[DataError] = []
+    for row in read_rows(replace(ref, split=None), BadRows(allowed_bad_rows)):
+        try:
+            return detect(row)
+        except DataError as error:
+            unlike.append(error)
+            if len(unlike) > allowed_bad_rows:
+                break
+    raise unlike[0] if unlike else UserError(f"{ref.path}: no readable rows")
 
 
 def read_rows(ref: DataRef, bad: BadRows, source: Source | None = None) -> Iterator[Row]:
     """Raw rows of a file, a folder, or a Hub dataset."""
-    path = Path(ref.path).expanduser()
     layout = (source.hub if source is not None else None) or HubLayout()
     split = None if source is not None and source.split_column is not None else ref.split
-    if path.is_dir():
-        part = path / (ref.config or layout.config or layout.data_dir or "")
-        files = data_files(part if part.is_dir() else path, split)
+    local = ref.local
+    if local is not None and local.is_dir():
+        files = data_files(_part(local, ref, layout), split)
         return chain.from_iterable(read_file(file, bad) for file in files)
-    if path.exists():
-        return read_file(path, bad)
-    if not HUB_NAME.fullmatch(ref.path) or path.suffix in {*READERS, ".gz"}:
-        raise UserError(f"{ref.path}: no such file or folder")
+    if local is not None:
+        return read_file(local, bad)
+    if not HUB_NAME.fullmatch(ref.path) or Path(ref.path).suffix in {*READERS, ".gz"}:
+        raise UserError(f"{ref.path[:200]}: no such file or folder")
     return hub_rows(
         ref.path,
         split=split,
@@ -92,6 +110,17 @@ def read_rows(ref: DataRef, bad: BadRows, source: Source | None = None) -> Itera
         config=ref.config or layout.config,
         data_dir=layout.data_dir,
     )
+
+
+def _part(folder: Path, ref: DataRef, layout: HubLayout) -> Path:
+    """The folder itself, or the part of a mirrored repository that holds the comparisons."""
+    if ref.config is not None:
+        if not (folder / ref.config).is_dir():
+            raise UserError(f"{ref.path}: no folder '{ref.config}' in it")
+        return folder / ref.config
+    layouts = [layout] if layout.path else [s.hub for s in SOURCES.values() if s.hub is not None]
+    parts = (folder / (known.config or known.data_dir or "") for known in layouts)
+    return next((part for part in parts if part.is_dir()), folder)
 
 
 def _of_split(rows: Iterator[Row], column: str | None, split: str | None) -> Iterator[Row]:

@@ -1,10 +1,12 @@
 """From scored responses to comparisons: which pairs are compared, and how strong each one is."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import Literal
 
+from unmdpo.data.strength import ROUNDING
 from unmdpo.errors import UserError
 
 Pairs = Literal["all", "neighbours"]
@@ -21,8 +23,8 @@ class PairRule:
     min_gap: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.min_gap < 0:
-            raise UserError(f"the minimum score gap should not be negative: {self.min_gap}")
+        if not 0 <= self.min_gap < math.inf:
+            raise UserError(f"the minimum score gap should be a number from 0 up, not {self.min_gap}")
 
     def select(self, scores: Sequence[float]) -> Iterator[tuple[int, int, float]]:
         """Triples (better, worse, gap) of positions in `scores`; the gap of a tie is 0."""
@@ -30,4 +32,4 @@ class PairRule:
         chosen = combinations(ranked, 2) if self.pairs == "all" else pairwise(ranked)
         for better, worse in chosen:
             gap = scores[better] - scores[worse]
-            yield better, worse, gap if gap >= self.min_gap else 0.0
+            yield better, worse, gap if gap * ROUNDING >= self.min_gap else 0.0

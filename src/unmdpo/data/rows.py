@@ -64,9 +64,13 @@ class Row:
     def as_number(self, column: str, value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.error(f"'{column}' should be a number, not {kind(value)}")
-        if not math.isfinite(value):
+        try:
+            number = float(value)
+        except OverflowError as error:
+            raise self.error(f"'{column}' is too large a number") from error
+        if not math.isfinite(number):
             raise self.error(f"'{column}' is {value}, not a finite number")
-        return float(value)
+        return number
 
     def integer(self, column: str, low: int, high: int) -> int:
         return self.as_integer(column, self.value(column), low, high)
@@ -99,7 +103,7 @@ class Row:
         role, content = item["role"], item["content"]
         if role not in ROLES:
             hint = did_you_mean(role, ROLES) if isinstance(role, str) else f"known: {ROLES}"
-            raise self.error(f"'{where}' has the unknown role {role!r}; {hint}")
+            raise self.error(f"'{where}' has the unknown role {repr(role)[:40]}; {hint}")
         if not isinstance(content, str):
             raise self.error(f"'{where}.content' should be text, not {kind(content)}")
         return Message(role, self.encodable(f"{where}.content", content))
@@ -153,4 +157,4 @@ class BadRows:
 def kind(value: object) -> str:
     """The JSON name of a value's type, with an article."""
     names = {bool: "true/false", str: "text", dict: "an object", list: "a list"}
-    return "missing" if value is None else names.get(type(value), f"{value!r}")
+    return "missing" if value is None else names.get(type(value), repr(value)[:40])

@@ -1,14 +1,17 @@
 """How strong is a preference? A label says so, or a score difference does, cut into levels."""
 
+import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from unmdpo.data.rows import Row
-from unmdpo.errors import UserError
+from unmdpo.errors import UnmdpoWarning, UserError
 
 STRENGTH_COLUMNS = ("strength", "preference_strength")
+ROUNDING = 1 + 1e-9  # 4.1 − 3.1 is a margin of one
 DIFFERENCES = (("score_chosen", "score_rejected"), ("chosen_reward", "rejected_reward"))
 
 
@@ -17,7 +20,8 @@ class StrengthRule:
     """Strengths 1…`levels`: from a column of strengths, or from margins cut at `thresholds`.
 
     A margin of at least the j-th threshold reaches level j+1. Without thresholds the margins'
-    quantiles cut them into `levels` parts of about equal size.
+    quantiles are the thresholds, and a margin must exceed one to pass it, so that a value which
+    many rows share stays in one level.
     """
 
     levels: int = 3
@@ -33,39 +37,49 @@ class StrengthRule:
             raise UserError(
                 f"{self.levels} strength levels need {self.levels - 1} thresholds, not {len(self.thresholds)}"
             )
+        if not all(math.isfinite(threshold) for threshold in self.thresholds):
+            raise UserError(f"strength thresholds should be finite: {list(self.thresholds)}")
         if any(a >= b for a, b in zip(self.thresholds, self.thresholds[1:], strict=False)):
             raise UserError(f"strength thresholds should increase: {list(self.thresholds)}")
-
-    def strength_column(self, row: Row) -> str | None:
-        """The column that holds strengths outright, if the row has one."""
-        if self.column is not None:
-            return self.column
-        return next((name for name in STRENGTH_COLUMNS if name in row), None)
 
     def cut(self, margins: Sequence[float]) -> list[int]:
         """The level of every margin; 0 (a tie) where the margin is zero."""
         values = np.asarray(margins, dtype=np.float64)
-        levels = 1 + np.searchsorted(self._cutpoints(values[values > 0]), values, side="right")
-        return [int(level) for level in np.where(values > 0, levels, 0)]
-
-    def _cutpoints(self, positive: np.ndarray) -> np.ndarray:
-        if self.thresholds is not None:
-            return np.asarray(self.thresholds, dtype=np.float64)
+        positive = values[values > 0]
         if not positive.size:
-            return np.empty(0)
-        quantiles = np.quantile(positive, np.arange(1, self.levels) / self.levels)
-        return np.unique(quantiles[quantiles > positive.min()])
+            return [0] * len(values)
+        if self.thresholds is not None:
+            above = np.searchsorted(np.asarray(self.thresholds), values * ROUNDING, side="right")
+        else:
+            quantiles = np.quantile(positive, np.arange(1, self.levels) / self.levels)
+            above = np.searchsorted(quantiles, values, side="left")
+        levels = np.where(values > 0, 1 + above, 0)
+        if self.thresholds is None and len(np.unique(levels[values > 0])) < self.levels:
+            warnings.warn(
+                f"the margins take too few values for {self.levels} strength levels of equal size; "
+                f"levels found: {sorted({int(k) for k in levels if k > 0})}",
+                UnmdpoWarning,
+                stacklevel=2,
+            )
+        return [int(level) for level in levels]
 
 
-def margin_columns(row: Row) -> tuple[str, ...]:
-    """The column, or the two to subtract, that hold a score difference; empty if there are none."""
-    if "margin" in row:
-        return ("margin",)
-    return next((pair for pair in DIFFERENCES if pair[0] in row and pair[1] in row), ())
+def grade_columns(row: Row, rule: StrengthRule) -> tuple[str, ...]:
+    """The columns that tell strength: one of strengths, one of margins, or two scores to subtract.
+
+    Presence decides, not value: a row that has the column but no value in it is a bad row, not a row
+    of another kind.
+    """
+    if rule.column is not None:
+        return (rule.column,)
+    candidates = [(name,) for name in (*STRENGTH_COLUMNS, "margin")] + list(DIFFERENCES)
+    return next((names for names in candidates if row.values.keys() >= set(names)), ())
 
 
-def margin(row: Row, columns: tuple[str, ...]) -> float:
-    """How much better the chosen response scored; never negative."""
+def grade(row: Row, columns: tuple[str, ...], rule: StrengthRule) -> float:
+    """A strength 0…K from a column of strengths, else a margin yet to be cut into levels."""
+    if are_strengths(columns, rule):
+        return row.integer(columns[0], 0, rule.levels)
     values = [row.number(column) for column in columns]
     difference = values[0] if len(values) == 1 else values[0] - values[1]
     if difference < 0:
@@ -74,3 +88,7 @@ def margin(row: Row, columns: tuple[str, ...]) -> float:
             "the rejected response is the better one; exchange the two or drop the row"
         )
     return difference
+
+
+def are_strengths(columns: tuple[str, ...], rule: StrengthRule) -> bool:
+    return columns == (rule.column,) or columns[0] in STRENGTH_COLUMNS

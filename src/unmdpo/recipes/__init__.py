@@ -1,6 +1,8 @@
 """Recipes by name or path: finding, overriding, checking, and saying what is wrong where."""
 
 import json
+import os.path
+import re
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -14,6 +16,7 @@ from unmdpo.recipe import Recipe
 from unmdpo.yamls import Document
 
 Key = tuple[str | int, ...]
+MAX_MISTAKES = 12  # a screen
 
 
 def packaged() -> dict[str, str]:
@@ -37,8 +40,8 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def _find(name: str) -> Document:
-    path = Path(name).expanduser()
-    if path.suffix in {".yaml", ".yml"} or path.is_file():
+    path = Path(os.path.expanduser(name))  # noqa: PTH111 - Path.expanduser raises for unknown users
+    if path.suffix in {".yaml", ".yml"} or os.sep in name:
         try:
             return Document(path.read_text("utf-8"), name)
         except UnicodeDecodeError as error:
@@ -58,7 +61,9 @@ def _override(data: dict[str, Any], text: str) -> Key:
     if not equals or not all(keys):
         raise UserError(f"override '{text}' should look like key.sub=value")
     for key in keys[:-1]:
-        data = data.setdefault(key, {})
+        if data.get(key) is None:
+            data[key] = {}
+        data = data[key]
         if not isinstance(data, dict):
             raise UserError(f"override '{text}': '{key}' holds a value, not further keys")
     data[keys[-1]] = Document(value, f"override '{text}'").data
@@ -75,14 +80,23 @@ def _explain(error: ValidationError, document: Document, overridden: dict[Key, s
             key = (*key, context["key"])
         message = detail["msg"].removeprefix("Value error, ")
         dotted = ".".join(str(part) for part in key) or "recipe"
-        lines.append(f"{_place(key, document, overridden)}: {dotted}: {message}")
+        if detail["type"] == "literal_error" and isinstance(detail["input"], str):
+            message = f"unknown name '{detail['input']}'; {did_you_mean(detail['input'], _choices(context))}"
+        place = _place(key, document, overridden, own=detail["type"] == "unknown_key")
+        lines.append(f"{place}: {dotted}: {message}")
+    if len(lines) > MAX_MISTAKES:
+        lines[MAX_MISTAKES:] = [f"… and {len(lines) - MAX_MISTAKES} more mistakes"]
     return "\n".join(lines)
 
 
-def _place(key: Key, document: Document, overridden: dict[Key, str]) -> str:
+def _choices(context: dict[str, Any]) -> list[str]:
+    return re.findall(r"'([^']*)'", context.get("expected", ""))
+
+
+def _place(key: Key, document: Document, overridden: dict[Key, str], own: bool) -> str:
+    """The override at or above the key (or, for an unknown key, the one that made it), else the line."""
     for changed, text in overridden.items():
-        shared = min(len(changed), len(key))
-        if shared and changed[:shared] == key[:shared]:
+        if key[: len(changed)] == changed or (own and changed[: len(key)] == key):
             return f"override '{text}'"
     for length in range(len(key), 0, -1):
         if key[:length] in document.lines:

@@ -5,9 +5,10 @@ preferred to the rejected response with a known margin c_e = τ·m(k_e). The WR 
 t = (Dr − c)/q with incidence matrix D. They determine q and every gap Dr exactly when no potential
 h on the responses satisfies Dh = c: when the margins do not cancel around some cycle.
 
-Everything here rests on one object, the fundamental cycles of a spanning forest: they span
-ker(Dᵀ), so cycle sums decide identification, witness it, and give the projection P that recovery
-and its error bound need. Self-comparisons are one-edge cycles; parallel edges close two-edge ones.
+Everything here rests on a spanning forest: each edge outside it closes one cycle, these cycles span
+ker(Dᵀ), and so their margin sums decide identification and witness it. Self-comparisons are one-edge
+cycles; parallel edges close two-edge ones. All work is sparse and linear in the comparisons, but for
+one solve on the responses where κ or a recovery is asked for.
 
 The theorem is about WR with one scale per prompt. Under AO, t = Dr/q − c, and (a·r, a·q) gives the
 same scores for every a > 0: no margins whatever identify an AO scale.
@@ -22,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
+from scipy.sparse.linalg import spsolve
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -79,16 +81,41 @@ class ComparisonGraph:
         return _spanning_forest(self)
 
     @cached_property
-    def cycles(self) -> sparse.csr_array:
-        """(n_c, n_e) fundamental cycle vectors: a basis of ker(Dᵀ)."""
-        return _fundamental_cycles(self)
+    def tree_potential(self) -> Floats:
+        """(n_v,) h that reproduces the margins along the forest's edges."""
+        potential = np.zeros(self.vertices)
+        for vertex, parent, edge in self.forest.tree_edges:
+            step = self.margins[edge]
+            potential[vertex] = potential[parent] + (step if self.winners[edge] == vertex else -step)
+        return potential
 
     @cached_property
     def cycle_sums(self) -> Floats:
-        """(n_c,) Σ ω_e c_e around each fundamental cycle, exactly zero where the margins cancel."""
-        sums = self.cycles @ self.margins
-        sizes = abs(self.cycles) @ np.abs(self.margins)
+        """(n_e,) Σ ω_e c_e around the cycle that each edge closes with the forest.
+
+        Zero for the forest's own edges, and exactly zero where the margins cancel up to rounding.
+        """
+        sums = self.margins - (self.tree_potential[self.winners] - self.tree_potential[self.losers])
+        path = np.zeros(self.vertices)  # size of the margins from each vertex up to its root
+        for vertex, parent, edge in self.forest.tree_edges:
+            path[vertex] = path[parent] + abs(self.margins[edge])
+        sizes = np.abs(self.margins) + path[self.winners] + path[self.losers]
         return np.where(np.abs(sums) > CANCELS * sizes, sums, 0.0)
+
+    def project(self, values: Floats) -> Floats:
+        """P·values: the part of edge values that no response rewards can absorb.
+
+        The residual of least squares on the vertices, with one vertex of each component held at zero.
+        """
+        if len(self.forest.tree_edges) == self.edges:
+            return np.zeros(self.edges)  # a forest absorbs everything
+        free = np.array([vertex for vertex, _, _ in self.forest.tree_edges], dtype=np.int64)
+        if not free.size:
+            return values
+        d = self.incidence[:, free].tocsc()
+        rewards = spsolve((d.T @ d).tocsc(), d.T @ values)
+        residual: Floats = values - d @ np.atleast_1d(rewards)
+        return residual
 
 
 def is_identified(graph: ComparisonGraph) -> bool:
@@ -98,32 +125,26 @@ def is_identified(graph: ComparisonGraph) -> bool:
 
 def margin_potential(graph: ComparisonGraph) -> Floats | None:
     """h with h(x⁺) − h(x⁻) = c_e for every comparison, or None when the scale is identified."""
-    if is_identified(graph):
-        return None
-    potential = np.zeros(graph.vertices)
-    for vertex, parent, edge in graph.forest.tree_edges:
-        step = graph.margins[edge]
-        potential[vertex] = potential[parent] + (step if graph.winners[edge] == vertex else -step)
-    return potential
+    return None if is_identified(graph) else graph.tree_potential
 
 
 def witness_cycle(graph: ComparisonGraph) -> Cycle | None:
-    """A cycle whose margins do not cancel, of the clearest contrast; None if there is none."""
+    """A cycle whose margins do not cancel, of the largest contrast; None if there is none."""
     if not is_identified(graph):
         return None
-    lengths = np.diff(graph.cycles.indptr)
-    best = int(np.argmax(np.abs(graph.cycle_sums) / np.sqrt(lengths)))
-    start, stop = graph.cycles.indptr[best : best + 2]
-    return Cycle(
-        edges=tuple(int(edge) for edge in graph.cycles.indices[start:stop]),
-        signs=tuple(int(sign) for sign in graph.cycles.data[start:stop]),
-        margin_sum=float(graph.cycle_sums[best]),
-    )
+    return fundamental_cycle(graph, int(np.argmax(np.abs(graph.cycle_sums))))
+
+
+def fundamental_cycle(graph: ComparisonGraph, edge: int) -> Cycle:
+    """The cycle that an edge outside the forest closes: the edge, then the tree path back."""
+    path = _tree_path(graph, int(graph.losers[edge]), int(graph.winners[edge]))
+    edges, signs = zip(*sorted([(edge, 1), *path]), strict=True)
+    return Cycle(edges, signs, float(graph.cycle_sums[edge]))
 
 
 def contrast(graph: ComparisonGraph) -> Floats:
     """Pc: the part of the margins that no response rewards can absorb."""
-    return _expand(graph, graph.cycle_sums)
+    return graph.project(graph.margins) if is_identified(graph) else np.zeros(graph.edges)
 
 
 def kappa(graph: ComparisonGraph) -> float:
@@ -143,16 +164,21 @@ def recover(graph: ComparisonGraph, scores: ArrayLike) -> Recovery:
 
 def inverse_scale(graph: ComparisonGraph, scores: ArrayLike) -> float:
     """α̂ = −(Pc)ᵀt/κ², the least-squares 1/q; its error obeys `perturbation_bound`."""
-    if not is_identified(graph):
-        raise ValueError("the margins cancel around every cycle: the scores do not determine the scale")
+    _require_identified(graph)
     direction = contrast(graph)
     t = np.asarray(scores, dtype=np.float64)
     return float(-(direction @ t) / (direction @ direction))
 
 
+def _require_identified(graph: ComparisonGraph) -> None:
+    if not is_identified(graph):
+        raise ValueError("the margins cancel around every cycle: the scores do not determine the scale")
+
+
 def perturbation_bound(graph: ComparisonGraph, noise: ArrayLike) -> float:
     """‖Pε‖/κ ≥ |α̂ − α| for scores t + ε (Eq. wr-scale-stability)."""
-    projected = _expand(graph, graph.cycles @ np.asarray(noise, dtype=np.float64))
+    _require_identified(graph)
+    projected = graph.project(np.asarray(noise, dtype=np.float64))
     return float(np.linalg.norm(projected)) / kappa(graph)
 
 
@@ -163,19 +189,12 @@ def equal_score_twin(
 
     The converse half of the theorem; exists only where the scale is not identified.
     """
+    if not factor > 0:
+        raise ValueError(f"scales are positive: the factor must be too, not {factor}")
     potential = margin_potential(graph)
     if potential is None:
         raise ValueError("the scale is identified: no other parameters have the same scores")
     return factor * np.asarray(rewards, dtype=np.float64) + (1 - factor) * potential, factor * scale
-
-
-def _expand(graph: ComparisonGraph, sums: Floats) -> Floats:
-    """Sᵀ(SSᵀ)⁻¹·sums with the cycle basis S: P applied to any vector whose cycle sums these are."""
-    if not sums.size:
-        return np.zeros(graph.edges)
-    gram = (graph.cycles @ graph.cycles.T).toarray()
-    expanded: Floats = graph.cycles.T @ np.linalg.solve(gram, sums)
-    return expanded
 
 
 @dataclass(frozen=True)
@@ -187,7 +206,7 @@ class Forest:
     depth: list[int]
     order: list[int]
 
-    @property
+    @cached_property
     def tree_edges(self) -> list[tuple[int, int, int]]:
         """(vertex, its parent, the edge between), parents always before children."""
         return [(v, self.parent[v], self.parent_edge[v]) for v in self.order if self.parent[v] >= 0]
@@ -216,29 +235,14 @@ def _spanning_forest(graph: ComparisonGraph) -> Forest:
     return forest
 
 
-def _fundamental_cycles(graph: ComparisonGraph) -> sparse.csr_array:
-    """Each edge outside the forest closes one cycle: the edge, then the tree path back."""
-    in_tree = set(graph.forest.parent_edge)
-    indptr, edges, signs = [0], list[int](), list[float]()
-    for edge in range(graph.edges):
-        if edge in in_tree:
-            continue
-        path = _tree_path(graph, int(graph.losers[edge]), int(graph.winners[edge]))
-        for member, sign in sorted([(edge, 1.0), *path]):
-            edges.append(member)
-            signs.append(sign)
-        indptr.append(len(edges))
-    return sparse.csr_array((signs, edges, indptr), shape=(len(indptr) - 1, graph.edges))
-
-
-def _tree_path(graph: ComparisonGraph, start: int, stop: int) -> list[tuple[int, float]]:
+def _tree_path(graph: ComparisonGraph, start: int, stop: int) -> list[tuple[int, int]]:
     """Signed tree edges on the way from `start` to `stop`."""
-    forest, up, down = graph.forest, list[tuple[int, float]](), list[tuple[int, float]]()
+    forest, up, down = graph.forest, list[tuple[int, int]](), list[tuple[int, int]]()
     while start != stop:
         climb_start = forest.depth[start] >= forest.depth[stop]
         vertex = start if climb_start else stop
         edge = forest.parent_edge[vertex]
-        forward = 1.0 if graph.winners[edge] == vertex else -1.0  # walked from child to parent
+        forward = 1 if graph.winners[edge] == vertex else -1  # walked from child to parent
         if climb_start:
             up.append((edge, forward))
             start = forest.parent[vertex]

@@ -17,14 +17,18 @@ from scipy.special import expit, log_expit
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+Bound = tuple[float | None, float | None]
+# Logs of steps between cutpoints and of scales stay where double precision is comfortable.
+STEP_BOUND: Bound = (-12.0, 6.0)
+SCALE_BOUND: Bound = (-6.0, 6.0)
+GRADIENT = 1e-5
+
 
 def category_probabilities(
     gap: ArrayLike, scale: ArrayLike, cutpoints: ArrayLike, cdf: Callable[[Floats], Floats] = expit
 ) -> Floats:
     """(…, J) probabilities of the J categories that J−1 cutpoints divide (Eq. ordinal-pmf)."""
-    cuts = np.asarray(cutpoints, dtype=np.float64)
-    if (np.diff(cuts) <= 0).any():
-        raise ValueError("cutpoints must increase")
+    cuts = _checked(cutpoints, scale)
     location = np.asarray(gap, dtype=np.float64)[..., None]
     inner = cdf((cuts - location) / np.asarray(scale, dtype=np.float64)[..., None])  # (…, J−1)
     shape = (*inner.shape[:-1], 1)
@@ -33,11 +37,22 @@ def category_probabilities(
 
 def log_likelihood(category: ArrayLike, gap: ArrayLike, scale: ArrayLike, cutpoints: ArrayLike) -> Floats:
     """(n,) logistic log-probability of each observed category, safe far in the tails."""
-    edges = np.concatenate([[-np.inf], np.asarray(cutpoints, dtype=np.float64), [np.inf]])
+    edges = np.concatenate([[-np.inf], _checked(cutpoints, scale), [np.inf]])
     chosen = np.asarray(category, dtype=np.int64)
+    if ((chosen < 0) | (chosen >= len(edges) - 1)).any():
+        raise ValueError(f"categories run from 0 to {len(edges) - 2}")
     q, location = np.asarray(scale, dtype=np.float64), np.asarray(gap, dtype=np.float64)
     upper, lower = (edges[chosen + 1] - location) / q, (edges[chosen] - location) / q
     return _log_interval(upper, lower)
+
+
+def _checked(cutpoints: ArrayLike, scale: ArrayLike) -> Floats:
+    cuts = np.asarray(cutpoints, dtype=np.float64)
+    if (np.diff(cuts) <= 0).any():
+        raise ValueError("cutpoints must increase")
+    if (np.asarray(scale) <= 0).any():
+        raise ValueError("scales must be positive")
+    return cuts
 
 
 def _log_interval(upper: Floats, lower: Floats) -> Floats:
@@ -61,23 +76,28 @@ class OrdinalModel:
 
     The likelihood alone is unchanged when Δ and the cutpoints shift together, or when Δ, q and the
     cutpoints are multiplied together. The gap penalty settles the first, scales with geometric mean
-    one the second; the penalties also keep unanimous pairs and one-pair prompts finite.
+    one the second; the penalties also keep unanimous pairs and one-pair prompts finite. Categories are
+    the levels that occur: where votes had to take sides, there is no tie category between them.
     """
 
     gap_penalty: float = 0.05
     scale_penalty: float = 0.5
-    max_iterations: int = 500
+    max_iterations: int = 5000
 
     def fit(self, votes: ArrayLike, pair: ArrayLike, prompt: ArrayLike) -> OrdinalFit:
         """`votes` (n,) signed strengths; `pair` (n,) pair of each vote; `prompt` (pairs,) its prompt."""
         levels, category = np.unique(np.asarray(votes), return_inverse=True)
         if len(levels) < 2:
             raise ValueError("an ordinal fit needs votes in at least two categories")
-        data = _Votes(category, np.asarray(pair, np.int64), np.asarray(prompt, np.int64), len(levels))
+        prompts, of_pair = np.unique(np.asarray(prompt), return_inverse=True)
+        data = _Votes(category, np.asarray(pair, np.int64), of_pair, len(levels), len(prompts))
         start = np.concatenate([data.starting_cutpoints(), np.zeros(data.pairs + data.prompts)])
+        bounds: list[Bound] = [(None, None), *[STEP_BOUND] * (len(levels) - 2)]
+        bounds += [(None, None)] * data.pairs + [SCALE_BOUND] * data.prompts
         result = minimize(
-            self._loss, start, args=(data,), jac=True, method="L-BFGS-B",
-            options={"maxiter": self.max_iterations, "maxfun": 4 * self.max_iterations},
+            self._loss, start, args=(data,), jac=True, method="L-BFGS-B", bounds=bounds,
+            options={"maxiter": self.max_iterations, "maxfun": 4 * self.max_iterations,
+                     "maxcor": 30, "ftol": 0.0, "gtol": GRADIENT},
         )  # fmt: skip
         cutpoints, gaps, log_scales = data.unpack(result.x)
         scales = np.exp(log_scales)
@@ -88,8 +108,16 @@ class OrdinalModel:
             gaps=gaps,
             scales=scales,
             log_likelihood=float(fitted.mean()),
-            converged=bool(result.success),
+            converged=self._settled(result.x, data, bounds),
         )
+
+    def _settled(self, x: Floats, data: "_Votes", bounds: list[Bound]) -> bool:
+        """Is the gradient flat wherever the bounds leave room to move?"""
+        low = np.array([-np.inf if a is None else a for a, _ in bounds])
+        high = np.array([np.inf if b is None else b for _, b in bounds])
+        gradient = self._loss(x, data)[1]
+        moved = np.clip(x - gradient, low, high) - x
+        return bool(np.abs(moved).max() < 100 * GRADIENT)
 
     def _loss(self, x: Floats, data: "_Votes") -> tuple[float, Floats]:
         """Negative penalised log-likelihood and its gradient in the free parameters."""
@@ -98,9 +126,9 @@ class OrdinalModel:
         q = np.exp(log_scales)[data.vote_prompt]
         upper = (edges[data.category + 1] - gaps[data.pair]) / q
         lower = (edges[data.category] - gaps[data.pair]) / q
-        width = np.expm1(upper - lower)
-        by_upper = expit(-upper) + 1 / width  # ∂log p/∂u, zero where u = ∞
-        by_lower = -expit(lower) - 1 / width
+        shared = np.exp(lower - upper) / -np.expm1(lower - upper)  # 1/(e^{u−l} − 1), zero if one is infinite
+        by_upper = expit(-upper) + shared  # ∂log p/∂u
+        by_lower = -expit(lower) - shared
         finite_upper, finite_lower = np.isfinite(upper), np.isfinite(lower)
         by_log_q = -(
             np.where(finite_upper, upper, 0) * by_upper + np.where(finite_lower, lower, 0) * by_lower
@@ -132,6 +160,7 @@ class _Votes:
     pair: Ints  # (n,)
     prompt: Ints  # (pairs,)
     categories: int
+    prompts: int
 
     @property
     def vote_prompt(self) -> Ints:
@@ -140,10 +169,6 @@ class _Votes:
     @property
     def pairs(self) -> int:
         return len(self.prompt)
-
-    @property
-    def prompts(self) -> int:
-        return int(self.prompt.max()) + 1
 
     def starting_cutpoints(self) -> Floats:
         """Logits of the pooled cumulative shares: the fit of a model without gaps."""

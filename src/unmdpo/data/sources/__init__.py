@@ -9,7 +9,6 @@ from unmdpo.data.sources.helpsteer3 import HelpSteer3
 from unmdpo.data.sources.pandalm import PandaLM
 from unmdpo.data.sources.preference import Preference
 from unmdpo.data.sources.scored import Scored
-from unmdpo.errors import UserError
 from unmdpo.nearest import did_you_mean
 
 # In the order in which `detect` tries them: the most particular columns first.
@@ -30,8 +29,8 @@ def detect(row: Row) -> str:
     name, columns = _nearest_shape(row.values)
     missing = sorted(columns - row.values.keys())
     hints = "; ".join(f"'{column}' ({did_you_mean(column, row.values)})" for column in missing)
-    raise UserError(
-        f"{row.origin}: these columns fit no known source. The nearest, '{name}', lacks {hints}. "
+    raise row.error(
+        f"these columns fit no known source. The nearest, '{name}', lacks {hints}. "
         f"Name the source if you know it: {', '.join(SOURCES)}"
     )
 

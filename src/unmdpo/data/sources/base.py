@@ -10,6 +10,7 @@ from unmdpo.data.identity import Prompt
 from unmdpo.data.pairing import PairRule
 from unmdpo.data.rows import BadRows, Row
 from unmdpo.data.strength import StrengthRule
+from unmdpo.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,16 @@ class Source(ABC):
     """Turns rows of one shape into comparisons."""
 
     shapes: ClassVar[tuple[frozenset[str], ...]]  # a row with all columns of one set fits
+    labels: ClassVar[str] = "strengths of its own"
     hub: ClassVar[HubLayout | None] = None
     split_column: ClassVar[str | None] = None  # where one file holds several splits
+    uses: ClassVar[frozenset[str]] = frozenset()  # the settings this source looks at
 
     def __init__(self, settings: SourceSettings | None = None) -> None:
         self.settings = settings or SourceSettings()
+        for name, default in vars(SourceSettings()).items():
+            if name not in self.uses and getattr(self.settings, name) != default:
+                raise UserError(f"this data has {self.labels}: {name} settings do not apply to it")
 
     @abstractmethod
     def comparisons(self, rows: Iterable[Row], bad: BadRows) -> Iterator[Comparison]:

@@ -8,12 +8,14 @@ from unmdpo.data.rows import Row
 from unmdpo.data.sources.base import AnnotatedSource, HubLayout, Unlabelled
 from unmdpo.data.sources.helpsteer3 import MAX_STRENGTH, annotator_scores
 
+# All votes before those that formed the label: the latter were selected for their agreement.
+VOTES = ("all_preferences_unprocessed", "three_most_similar_preferences")
 TURN = re.compile(r"<extra_id_1>(User|Assistant)\n")
 
 
 class HelpSteer2(AnnotatedSource):
     shapes: ClassVar = (frozenset({"prompt", "response_1", "response_2", "preference_strength"}),)
-    label_columns: ClassVar = ("preference_strength", "three_most_similar_preferences")
+    label_columns: ClassVar = ("preference_strength", *VOTES)
     hub: ClassVar = HubLayout("nvidia/HelpSteer2", data_dir="preference")
     split_column: ClassVar = "split"
 
@@ -25,9 +27,8 @@ class HelpSteer2(AnnotatedSource):
         return row.integer("preference_strength", -MAX_STRENGTH, MAX_STRENGTH)
 
     def votes(self, row: Row) -> tuple[int, ...]:
-        if "three_most_similar_preferences" not in row:
-            return ()
-        return annotator_scores(row, "three_most_similar_preferences", "strength")
+        column = next((name for name in VOTES if name in row), None)
+        return () if column is None else annotator_scores(row, column, "strength")
 
 
 def marked_turns(row: Row, text: str) -> Prompt:

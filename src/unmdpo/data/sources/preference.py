@@ -1,61 +1,83 @@
 """TRL-style preference data: explicit prompts, conversations, or a prompt both answers repeat."""
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import chain, takewhile
+from difflib import get_close_matches
+from itertools import takewhile
 from typing import ClassVar
 
 from unmdpo.data.comparison import Comparison
 from unmdpo.data.identity import Message, Prompt
 from unmdpo.data.rows import BadRows, Row
 from unmdpo.data.sources.base import Source
-from unmdpo.data.strength import margin, margin_columns
+from unmdpo.data.strength import StrengthRule, are_strengths, grade, grade_columns
 from unmdpo.errors import UnmdpoWarning
+
+ANSWERS = ("chosen", "rejected")
+PROMPT_LIKE = ("instruction", "question", "query", "input")
 
 
 class Preference(Source):
     shapes: ClassVar = (frozenset({"chosen", "rejected"}),)
+    uses: ClassVar = frozenset({"strength"})
+    labels: ClassVar = "its pairs given"
 
     def comparisons(self, rows: Iterable[Row], bad: BadRows) -> Iterator[Comparison]:
-        rows = iter(rows)
-        first = next(rows, None)
-        if first is None:
-            return
-        levels = self.settings.strength.levels
-        grade, by_margin = self._grading(first)
-        graded = bad.parse(chain([first], rows), lambda row: (_comparison(row, levels), grade(row)))
-        if not by_margin:
-            for comparison, strength in graded:
-                yield replace(comparison, strength=int(strength))
-            return
-        kept = list(graded)
-        strengths = self.settings.strength.cut([margin for _, margin in kept])
-        for (comparison, _), strength in zip(kept, strengths, strict=True):
+        rule = self.settings.strength
+        grader = _Grader(rule)
+        graded = []
+        for comparison, value in bad.parse(rows, grader.read):
+            if grader.by_margin:
+                graded.append((comparison, value))
+            else:
+                yield replace(comparison, strength=int(value))
+        strengths = rule.cut([value for _, value in graded])
+        for (comparison, _), strength in zip(graded, strengths, strict=True):
             yield replace(comparison, strength=strength)
 
-    def _grading(self, row: Row) -> tuple[Callable[[Row], float], bool]:
-        """How this file tells strength (decided once, by its first row), and if by margins."""
-        rule = self.settings.strength
-        if (column := rule.strength_column(row)) is not None:
-            return (lambda row: row.integer(column, 0, rule.levels)), False
-        if columns := margin_columns(row):
-            return (lambda row: margin(row, columns)), True
-        warnings.warn(
-            f"{row.origin.file}: no strengths, margins or scores; every strength is 1, "
-            "so margins carry no information",
-            UnmdpoWarning,
-            stacklevel=2,
-        )
-        return (lambda row: 1), False
+
+class _Grader:
+    """Reads rows whose strength columns are those of the first readable row: files do not change kind."""
+
+    def __init__(self, rule: StrengthRule) -> None:
+        self.rule = rule
+        self.columns: tuple[str, ...] | None = None
+
+    @property
+    def by_margin(self) -> bool:
+        return bool(self.columns) and not are_strengths(self.columns or (), self.rule)
+
+    def read(self, row: Row) -> tuple[Comparison, float]:
+        comparison = _comparison(row, self.rule.levels)
+        columns = grade_columns(row, self.rule)
+        if self.columns is None:
+            value = grade(row, columns, self.rule) if columns else 1.0
+            self._settle(columns, row)
+            return comparison, value
+        if columns != self.columns:
+            raise row.error(
+                f"tells strength by {_names(columns)}, but the rows before it by {_names(self.columns)}"
+            )
+        return comparison, grade(row, columns, self.rule) if columns else 1.0
+
+    def _settle(self, columns: tuple[str, ...], row: Row) -> None:
+        self.columns = columns
+        if not columns:
+            warnings.warn(
+                f"{row.origin.file}: no strengths, margins or scores; every strength is 1, "
+                "so margins carry no information",
+                UnmdpoWarning,
+                stacklevel=2,
+            )
+
+
+def _names(columns: tuple[str, ...]) -> str:
+    return " and ".join(f"'{column}'" for column in columns) or "nothing"
 
 
 def _comparison(row: Row, levels: int) -> Comparison:
-    if "prompt" in row:
-        prompt = row.prompt("prompt")
-        chosen, rejected = _answer(row, "chosen"), _answer(row, "rejected")
-    else:
-        prompt, chosen, rejected = _implicit(row)
+    prompt, chosen, rejected = _explicit(row) if "prompt" in row.values else _implicit(row)
     return Comparison(
         prompt=prompt,
         chosen=chosen,
@@ -75,6 +97,17 @@ def _votes(row: Row, levels: int) -> tuple[int, ...]:
     return tuple(row.as_integer(f"votes[{i}]", vote, -levels, levels) for i, vote in enumerate(items))
 
 
+def _explicit(row: Row) -> tuple[Prompt, str, str]:
+    """A prompt of its own; conversations beside it may hold one assistant turn, or repeat the prompt."""
+    prompt = row.prompt("prompt")
+    if not any(isinstance(row.value(name), list) and len(row.value(name)) > 1 for name in ANSWERS):
+        return prompt, _answer(row, "chosen"), _answer(row, "rejected")
+    repeated, chosen, rejected = _implicit(row)
+    if prompt not in (repeated, repeated[-1:]):
+        raise row.error("'chosen' and 'rejected' begin with other turns than 'prompt'")
+    return repeated, chosen, rejected
+
+
 def _answer(row: Row, column: str) -> str:
     """A response that stands beside its prompt: text, or a single assistant message."""
     if isinstance(row.value(column), str):
@@ -87,7 +120,7 @@ def _answer(row: Row, column: str) -> str:
 
 def _implicit(row: Row) -> tuple[Prompt, str, str]:
     """The prompt is what both columns begin with; each ends in its own response."""
-    texts = [isinstance(row.value(column), str) for column in ("chosen", "rejected")]
+    texts = [isinstance(row.value(column), str) for column in ANSWERS]
     if all(texts):
         return _implicit_text(row)
     if any(texts):
@@ -103,6 +136,10 @@ def _implicit(row: Row) -> tuple[Prompt, str, str]:
 
 
 def _implicit_text(row: Row) -> tuple[Prompt, str, str]:
+    likely = get_close_matches("prompt", row.values, n=1, cutoff=0.7)
+    likely += [column for column in PROMPT_LIKE if column in row.values]
+    if likely:
+        raise row.error(f"there is no 'prompt', but a column '{likely[0]}'; rename it if it holds the prompt")
     chosen, rejected = row.text("chosen"), row.text("rejected")
     same = takewhile(lambda pair: pair[0] == pair[1], zip(chosen, rejected, strict=False))
     common = "".join(character for character, _ in same)

@@ -8,7 +8,7 @@ which responses are compared, `StrengthRule` how strong a score gap is.
 from collections.abc import Iterable, Iterator
 from typing import ClassVar, NamedTuple
 
-from unmdpo.data.comparison import Comparison
+from unmdpo.data.comparison import Comparison, Origin
 from unmdpo.data.identity import Prompt, prompt_hash
 from unmdpo.data.rows import BadRows, Row
 from unmdpo.data.sources.base import Source
@@ -18,7 +18,9 @@ class Answer(NamedTuple):
     prompt: Prompt
     text: str
     score: float
-    row: Row
+    origin: Origin
+    domain: str
+    language: str
 
 
 class Scored(Source):
@@ -27,6 +29,7 @@ class Scored(Source):
         frozenset({"prompt", "response", "scores"}),
         frozenset({"prompt", "responses", "scores"}),
     )
+    uses: ClassVar = frozenset({"strength", "pairing"})
 
     def comparisons(self, rows: Iterable[Row], bad: BadRows) -> Iterator[Comparison]:
         prompts: dict[str, list[Answer]] = {}
@@ -45,17 +48,18 @@ class Scored(Source):
                 chosen=better.text,
                 rejected=worse.text,
                 strength=level,
-                source=better.row.origin,
-                domain=better.row.optional_text("domain"),
-                language=better.row.optional_text("language"),
+                source=better.origin,
+                domain=better.domain,
+                language=better.language,
             )
 
 
 def _answers(row: Row) -> list[Answer]:
     prompt = row.prompt("prompt")
+    about = (row.origin, row.optional_text("domain"), row.optional_text("language"))
     if "responses" not in row:
         score = row.number("score") if "score" in row else _mean(row, "scores", row.items("scores"))
-        return [Answer(prompt, row.text("response"), score, row)]
+        return [Answer(prompt, row.text("response"), score, *about)]
     texts, scores = row.items("responses"), row.items("scores")
     if len(texts) != len(scores):
         raise row.error(f"{len(texts)} responses but {len(scores)} scores")
@@ -64,7 +68,8 @@ def _answers(row: Row) -> list[Answer]:
         if not isinstance(text, str):
             raise row.error(f"'responses[{i}]' should be text")
         several = score if isinstance(score, list) else [score]
-        answers.append(Answer(prompt, text, _mean(row, f"scores[{i}]", several), row))
+        row.encodable(f"responses[{i}]", text)
+        answers.append(Answer(prompt, text, _mean(row, f"scores[{i}]", several), *about))
     return answers
 
 
