@@ -26,6 +26,7 @@ LIBRARIES = {
     "scale": {"torch", "numpy", "safetensors"},
     "stats": {"numpy", "scipy", "sklearn"},
     "audit": {"numpy", "scipy"},
+    "engine": {"torch", "numpy", "transformers"},
     "yamls": {"yaml"},
     "recipe": {"pydantic", "pydantic_core", "yaml"},
     "recipes": {"pydantic"},

@@ -1,0 +1,1 @@
+"""Models on devices: tokens, packing, log-probabilities."""

@@ -1,0 +1,81 @@
+"""Response log-probabilities of packed pairs: the one forward pass that everything shares."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from unmdpo.engine.logprobs import token_log_probs
+from unmdpo.engine.packing import PackedBatch, visibility
+from unmdpo.errors import UserError
+
+
+def response_log_probs(model: PreTrainedModel, batch: PackedBatch) -> Tensor:
+    """(pairs, 2) summed log-probabilities of chosen and rejected, float32 at least.
+
+    Only the tokens that predict a response go through the head.
+    """
+    hidden = body(model)(
+        input_ids=batch.tokens,
+        position_ids=batch.positions,
+        attention_mask=attention_mask(model, batch),
+        use_cache=False,
+    ).last_hidden_state[0]  # (budget, d)
+    head = head_of(model)
+    softcap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
+    logs = token_log_probs(hidden[batch.predictor], head.weight, batch.target, softcap)
+    sums = logs.new_zeros(2 * batch.pairs).index_add(0, batch.response, logs)
+    return sums.view(batch.pairs, 2)
+
+
+def body(model: PreTrainedModel) -> nn.Module:
+    """The model without its head."""
+    inner = model.base_model
+    if inner is model:
+        raise UserError(f"{type(model).__name__} has no separate body: use a causal language model")
+    return inner
+
+
+def head_of(model: PreTrainedModel) -> nn.Linear:
+    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    if not isinstance(head, nn.Linear) or head.bias is not None:
+        raise UserError(f"{type(model).__name__}'s head is not a plain linear layer without bias")
+    return head
+
+
+def attention_mask(model: PreTrainedModel, batch: PackedBatch) -> Any:
+    """The layout's mask in the form the model's attention takes; one for each kind of layer."""
+    config = model.config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    windows = {"full_attention": None, "sliding_attention": getattr(config, "sliding_window", None)}
+    unknown = kinds - windows.keys()
+    if unknown:
+        raise UserError(
+            f"{type(model).__name__} has layers of a kind that cannot be packed: {sorted(unknown)}"
+        )
+    flex = config._attn_implementation == "flex_attention"
+    masks = {kind: (block_mask if flex else dense_mask)(model, batch, windows[kind]) for kind in kinds}
+    return masks if len(masks) > 1 else next(iter(masks.values()))
+
+
+def dense_mask(model: PreTrainedModel, batch: PackedBatch, window: int | None) -> Tensor:
+    """Boolean for SDPA, additive for eager attention."""
+    mask = batch.dense_mask(window)
+    if model.config.get_text_config()._attn_implementation == "sdpa":
+        return mask
+    return torch.zeros(mask.shape, dtype=model.dtype, device=mask.device).masked_fill(
+        ~mask, torch.finfo(model.dtype).min
+    )
+
+
+def block_mask(model: PreTrainedModel, batch: PackedBatch, window: int | None) -> Any:
+    """FlexAttention's block mask: whole blocks of pairs that do not meet are never computed."""
+    from torch.nn.attention.flex_attention import create_block_mask  # noqa: PLC0415 - slow to import
+
+    sees, length = visibility(batch.pair, batch.part, batch.positions[0], window), len(batch.pair)
+
+    def allowed(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return sees(query, key)
+
+    return create_block_mask(allowed, None, None, length, length, device=batch.pair.device)
