@@ -82,6 +82,24 @@ def test_a_batch_without_pairs_is_refused(name):
 
 
 @pytest.mark.parametrize("name", ADAPTIVE)
+def test_what_is_not_finite_is_refused(name):
+    objective = OBJECTIVES[name]
+    for bad in (torch.nan, torch.inf):
+        with pytest.raises(ValueError, match=r"pairs \[1\] are not finite"):
+            objective.adapt(torch.tensor([0.0, bad, 1.0]), objective.init(42))
+
+
+@pytest.mark.parametrize("name", ADAPTIVE)
+def test_knobs_of_other_pairs_are_refused(name):
+    from tests.test_objectives import random_pairs
+
+    objective = OBJECTIVES[name]
+    knobs, _ = objective.adapt(torch.tensor([1.0]), objective.init(42))
+    with pytest.raises(ValueError, match="knobs of 1 pairs for a batch of 3"):
+        objective.loss(random_pairs(3), knobs)
+
+
+@pytest.mark.parametrize("name", ADAPTIVE)
 def test_singleton_and_extreme_batches_are_defined(name):
     objective = OBJECTIVES[name]
     for batch in (torch.tensor([3.0]), torch.tensor([0.0, 1e4, -1e4, 0.1, 0.2]), torch.zeros(6)):
@@ -143,6 +161,24 @@ def test_beta_dpo_outliers_do_not_empty_the_draw():
     assert (knobs.weight > 0).sum() == 8
 
 
+def test_beta_dpo_draws_by_weight_even_where_all_weights_underflow():
+    """Every pair is forty deviations out, half of them further still: the nearer half is drawn."""
+    objective = OBJECTIVES["beta-dpo"]
+    state = objective.init(42)._replace(mean=torch.tensor(-1e5, dtype=torch.float64))
+    batch = torch.tensor([0.0, 300.0] * 8)
+    for seed in range(5):
+        state = state._replace(generator=torch.Generator().manual_seed(seed).get_state())
+        knobs, _ = objective.adapt(batch, state, keep=0.5)
+        assert knobs.weight.nonzero().flatten().tolist() == list(range(0, 16, 2))
+
+
+def test_beta_dpo_momentum_moves_both_statistics():
+    objective, batch = OBJECTIVES["beta-dpo"], log_ratios(10)
+    _, state = objective.adapt(batch, objective.init(42), momentum=0.5)
+    assert state.mean == pytest.approx(0.5 * batch.mean().item())
+    assert state.spread == pytest.approx(0.5 + 0.5 * batch.std().item())
+
+
 # --- γ-PO -----------------------------------------------------------------------------------------
 
 
@@ -194,6 +230,12 @@ def test_gamma_po_queue_is_first_in_first_out_and_bounded():
     assert state.queue.tolist() == pytest.approx([0.05 * x for x in [2, 2, 3, 3, 3, 3, 4, 4, 4, 4]])
 
 
+def test_gamma_po_survives_strong_regularization():
+    objective = OBJECTIVES["gamma-po"]
+    knobs, _ = objective.adapt(log_ratios(6), objective.init(42), regularization=2e4)
+    assert knobs.margin.isfinite().all()
+
+
 def test_gamma_po_large_batches_recall_nothing():
     objective = OBJECTIVES["gamma-po"]
     batch = log_ratios(300)
@@ -221,7 +263,7 @@ def test_mixdpo_matches_torchs_own_adamw():
     optimizer = torch.optim.AdamW([mu, rho], lr=1e-4, weight_decay=0.0, betas=(0.9, 0.999), eps=1e-8)
     rng = torch.Generator().manual_seed(42 + 501)
     for i in range(5):
-        a = log_ratios(7, seed=i, spread=30.0)
+        a = log_ratios(7, seed=i, spread=30.0) - (400.0 if i == 2 else 0.0)  # one gradient beyond the clip
         noise = torch.randn(7, 16, generator=rng, dtype=torch.float64)
         b = torch.exp(mu + torch.nn.functional.softplus(rho) * noise)
         knobs, state = objective.adapt(a, state)
@@ -229,7 +271,8 @@ def test_mixdpo_matches_torchs_own_adamw():
         loss = -torch.log(torch.sigmoid(b * a[:, None]).mean(dim=1)).mean()
         optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_([mu, rho], 1.0)
+        norm = torch.nn.utils.clip_grad_norm_([mu, rho], 1.0)
+        assert (norm > 1) == (i == 2)
         optimizer.step()
         assert state.parameters.tolist() == pytest.approx([mu.item(), rho.item()], rel=1e-10)
 

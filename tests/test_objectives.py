@@ -148,7 +148,10 @@ def test_unknown_and_invalid_settings_are_refused(name):
     with pytest.raises(UserError, match=f"'{name}' has no setting 'nonsense'"):
         loss_of(name, pairs, nonsense=1.0)
     for key, setting in CATALOG[name].settings.items():
-        for bad in (setting.low - 1, math.nan, math.inf, "x", True, None):
+        beyond = [setting.high + 1] if math.isfinite(setting.high) else []
+        parts = [setting.default + 0.5] if setting.whole else []
+        edge = [] if setting.low_allowed else [setting.low]
+        for bad in (setting.low - 1, math.nan, math.inf, "x", True, None, *beyond, *parts, *edge):
             with pytest.raises(UserError, match=rf"{name}\.{key} should be"):
                 loss_of(name, pairs, **{key: bad})
 
@@ -170,6 +173,32 @@ def test_reference_free_objectives_need_none(name):
 def test_missing_scale_is_said(name):
     with pytest.raises(ValueError, match="needs a prompt scale"):
         loss_of(name, replace(random_pairs(3), scale=None))
+
+
+@pytest.mark.parametrize("field", ["rejected", "strength", "scale", "chosen_tokens", "ref_chosen"])
+@pytest.mark.parametrize("shape", [(4, 1), (1,), (5,)])
+def test_shapes_that_would_broadcast_are_refused(field, shape):
+    with pytest.raises(ValueError, match=rf"{field} has shape"):
+        replace(random_pairs(4), **{field: torch.ones(shape)})
+    with pytest.raises(ValueError, match="every tensor should be"):
+        PairLogps(*[torch.ones(4, 1)] * 5)
+
+
+def test_defaults_are_the_papers():
+    found = {name: {k: s.default for k, s in spec.settings.items()} for name, spec in CATALOG.items()}
+    margins = {"beta": 0.05, "tau": 1.0}
+    assert found["dpo"] == {"beta": 0.05}
+    assert found["fixed-margin"] == found["unm-ao"] == found["unm-wr"] == margins
+    assert found["ulnm-wr"] == found["ulnm-ao"] == {"beta": 18.225, "tau": 1.0}
+    assert (found["odpo"]["offset"], found["mmpo"]["slope"]) == (0.75, 2.2)
+    assert found["simpo"] == {"beta": 2.5, "gamma": 1.375}
+    assert found["spo"] == {"alpha": 0.01}
+    assert found["beta-dpo"] == {"beta": 0.05, "alpha": 0.2, "keep": 0.8, "momentum": 0.9, "floor": 1e-3}
+    assert found["gamma-po"] == {
+        "beta": 0.05, "gamma": 0.02, "regularization": 10.0, "step": 0.05, "iterations": 20,
+        "capacity": 2048, "sample": 256,
+    }  # fmt: skip
+    assert found["mixdpo"] == {"mean": 0.1, "spread": 0.6, "draws": 16, "learning_rate": 1e-4}
 
 
 # --- Values by hand -------------------------------------------------------------------------------
@@ -223,6 +252,9 @@ def test_strength_map_and_tau():
     assert found.item() == pytest.approx(zeta((0.5 * 4 - 0.1 * 4) / 2), rel=1e-12)
     with pytest.raises(UserError, match="must not decrease"):
         loss_of("unm-wr", pair, levels=(3.0, 1.0))
+    for bad in (3.0, "123", ["a"], [math.nan], [1.0, math.inf]):
+        with pytest.raises(UserError):
+            loss_of("unm-wr", pair, levels=bad)
 
 
 def test_beta_ln_from_lengths():
@@ -271,6 +303,14 @@ def test_mmpo_is_least_at_its_target():
     assert loss_of("mmpo", at_target) < loss_of("mmpo", above)
 
 
+def test_mmpo_keeps_the_complement_of_strong_targets():
+    pair = replace(one_pair(200.0, strength=8.0), strength=torch.tensor([8.0]))
+    single = PairLogps(**{k: v.float() if v.is_floating_point() else v for k, v in vars(pair).items()})
+    z = 10.0
+    by_hand = zeta(-z) / (1 + math.exp(-17.6)) + zeta(z) / (1 + math.exp(17.6))
+    assert loss_of("mmpo", single).item() == pytest.approx(by_hand, rel=1e-5)
+
+
 def test_simpo_without_margin_is_the_plain_logistic_loss_of_mean_gaps():
     pairs = random_pairs(6)
     assert torch.allclose(loss_of("simpo", pairs, gamma=0.0), softplus(-2.5 * pairs.mean_policy_gap))
@@ -305,7 +345,8 @@ def test_ada_dpo_solves_its_inner_problem(gap, rho):
 
 
 def test_ada_dpo_bounds():
-    with pytest.raises(ValueError, match="must not exceed"):
+    with pytest.raises(UserError, match=r"ada-dpo\.low \(3\.0\) must not exceed ada-dpo\.high"):
         loss_of("ada-dpo", one_pair(), low=3.0)
+    assert loss_of("ada-dpo", one_pair(0.0), rho=1e-6).isfinite()
     fixed = loss_of("ada-dpo", one_pair(), low=1.0, high=1.0, rho=math.log(2))
     assert fixed.item() == pytest.approx(BY_HAND["dpo"])  # a scale of one, no entropy term

@@ -57,7 +57,7 @@ def test_defaults_are_the_papers_contract(recipe_file):
     assert (training.eps, training.clip, recipe.data.max_length) == (1e-5, 1.0, 4096)
     pilots = recipe.pilots
     assert (pilots.folds, pilots.fold_seed, pilots.objective) == (5, 260836, "fixed-margin")
-    assert recipe.scales["seq"].penalty == 0.01
+    assert recipe.scales["seq"].penalty is None  # the estimator's own
 
 
 def test_every_packaged_recipe_resolves_and_repeats():

@@ -23,8 +23,10 @@ from unmdpo.scale import (
     SigmoidJointScale,
     Units,
     load_scale,
+    make_estimator,
     save_scale,
 )
+from unmdpo.scale.entropy import entropy_targets
 from unmdpo.scale.head import ScaleHead
 
 FROZEN = [name for name, estimator in ESTIMATORS.items() if issubclass(estimator, FrozenScale)]
@@ -33,8 +35,14 @@ QUICK = {"entropy": {"epochs": 4}}
 
 
 def small_world(prompts=120, seed=0, rows_per_prompt=2, dimension=12):
-    """Units with domains and folds, rows with votes and lengths: something for every estimator."""
+    """Units with domains and folds, rows with votes and lengths: something for every estimator.
+
+    Some prompts have twice the rows of others, so that weighting by rows and by units differ.
+    """
     world = random_utility_world(prompts, rows_per_prompt=rows_per_prompt, dimension=dimension, seed=seed)
+    extra = torch.arange(len(world.rows))[world.units.features[world.rows.unit][:, 0] > 0.5]
+    rows = world.rows.select(torch.cat([torch.arange(len(world.rows)), extra]))
+    world = replace(world, rows=rows)
     rng = torch.Generator().manual_seed(seed + 1)
     n = len(world.rows)
     units = replace(
@@ -69,6 +77,52 @@ def learned():
 
 
 # --- The contract ---------------------------------------------------------------------------------
+
+
+def test_a_plain_recipe_makes_the_papers_estimator():
+    for name, estimator in ESTIMATORS.items():
+        made = make_estimator(name, ScaleRecipe(estimator=name).settings)
+        assert made.settings == estimator().settings
+    changed = ScaleRecipe(estimator="pooled", fit="ao", centered=False, penalty=0.0, unit="pair")
+    made = make_estimator("pooled", changed.settings)
+    assert (made.placement, made.centered, made.penalty, made.unit) == ("ao", False, 0.0, "pair")
+    with pytest.raises(UserError, match="'constant' has no setting 'penalty'"):
+        make_estimator("constant", {"penalty": 1.0})
+    with pytest.raises(UserError, match="did you mean 'pooled'"):
+        make_estimator("poold", {})
+
+
+def test_the_papers_defaults():
+    pooled, cross, entropy = PooledScale(), CrossFittedScale(), EntropyScale()
+    assert (pooled.placement, pooled.penalty, pooled.tau, pooled.updates) == ("wr", 0.01, 1.0, 150)
+    assert (pooled.learning_rate, pooled.seed, pooled.centered) == (1e-3, 42, True)
+    assert (cross.placement, cross.penalty, cross.updates) == ("ao", 0.01, 150)
+    assert (entropy.smoothness, entropy.epochs, entropy.batch) == (0.01, 30, 512)
+    assert (entropy.learning_rate, entropy.weight_decay) == (1e-3, 1e-3)
+    assert (JointScale().placement, JointScale().penalty, JointScale.weight_decay) == ("ao", 0.01, 0.0)
+    assert (SigmoidJointScale().placement, SigmoidJointScale().penalty) == ("wr", 0.01)
+    ema = EMAScale()
+    assert (ema.smoothness, ema.centering, ema.learning_rate, EMAScale.weight_decay) == (0.01, 1, 1e-3, 1e-3)
+    assert (EMAScale.activation, JointScale.activation) == ("tanh", "gelu")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("pooled", {"placement": "xyz"}),
+        ("pooled", {"updates": -1}),
+        ("pooled", {"penalty": -1.0}),
+        ("pooled", {"tau": float("nan")}),
+        ("pooled", {"levels": "abc"}),
+        ("pooled", {"levels": (3.0, 1.0)}),
+        ("joint", {"unit": "banana"}),
+        ("ema", {"learning_rate": 0.0}),
+        ("entropy", {"batch": 0}),
+    ],
+)
+def test_bad_settings_are_refused(name, settings):
+    with pytest.raises(UserError):
+        ESTIMATORS[name](**settings)
 
 
 def test_recipe_names_are_the_estimators():
@@ -122,6 +176,13 @@ def test_save_and_load_are_exact(learned, name, tmp_path):
     assert {p.suffix for p in (tmp_path / "scale").iterdir()} == {".json", ".safetensors"}
 
 
+def test_uncentered_scales_survive_too(learned, tmp_path):
+    _, units, rows = learned
+    free = PooledScale(centered=False).fit(units, rows)
+    save_scale(free, tmp_path)
+    assert torch.equal(load_scale(tmp_path).predict(units), free.predict(units))
+
+
 @pytest.mark.parametrize("name", FROZEN)
 def test_row_order_does_not_matter(learned, name):
     estimators, units, rows = learned
@@ -157,7 +218,7 @@ def test_equal_votes_leave_entropy_scales_near_one(learned):
     assert scale.diagnostics_["log_std"] < 0.05
 
 
-@pytest.mark.parametrize("name", FROZEN)
+@pytest.mark.parametrize("name", ["pooled", "cross-fitted"])
 def test_masked_rows_are_out_of_the_data_but_their_units_stay(learned, name):
     _, units, rows = learned
     valid = rows.unit % 10 != 0
@@ -169,6 +230,26 @@ def test_masked_rows_are_out_of_the_data_but_their_units_stay(learned, name):
     assert estimator.diagnostics_["masked_rows"] == (~valid).sum()
     changed = replace(masked, evidence=torch.where(valid, rows.evidence, 1e6))
     assert torch.equal(fitted(name, units, changed).q_, estimator.q_)
+    assert not torch.equal(fitted(name, units, rows).q_, estimator.q_)
+
+
+def test_entropy_uses_every_row_with_votes(learned):
+    """It has no use for pilots, so their mask does not matter; rows without votes say nothing."""
+    estimators, units, rows = learned
+    masked = replace(rows, valid=rows.unit % 10 != 0)
+    assert torch.equal(fitted("entropy", units, masked).q_, estimators["entropy"].q_)
+    silent = rows.unit % 10 == 0
+    votes = torch.where(silent[:, None], 0, rows.votes)
+    left_out = fitted("entropy", units, replace(rows, votes=votes))
+    assert torch.equal(left_out.q_, fitted("entropy", units, rows.select(~silent)).q_)
+    with pytest.raises(ValueError, match="need votes"):
+        fitted("entropy", units, replace(rows, votes=torch.zeros_like(rows.votes)))
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_curves_are_kept(learned, name):
+    if name != "constant":
+        assert len(learned[0][name].curve_) > 0
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
@@ -185,10 +266,91 @@ def test_unknown_domains_and_pair_units(learned, name):
     estimators, units, rows = learned
     unknown = replace(units, domains=torch.full((len(units),), -1))
     assert estimators[name].predict(unknown).isfinite().all()
+    unsaid = replace(units, domains=None)
+    assert torch.equal(estimators[name].predict(unsaid), estimators[name].predict(unknown))
+    with pytest.raises(ValueError, match="5 dimensions; 12 were fitted"):
+        estimators[name].predict(Units(torch.zeros(3, 5)))
     assert fitted(name, units, rows, unit="pair").settings["unit"] == "pair"
 
 
 # --- Pooled ---------------------------------------------------------------------------------------
+
+
+def slow_pooled(units, rows, updates, placement="wr", penalty=0.01):
+    """Three updates of the paper's fit with torch's own pieces, row by row."""
+    x = units.features.double()
+    x = ((x - x.mean(0)) / x.std(0, correction=0)).float()
+    made = ScaleHead(x.shape[1], 3, seed=42)
+    first, last = torch.nn.Linear(x.shape[1], 16), torch.nn.Linear(16, 1)
+    first.load_state_dict(made.hidden.state_dict())
+    last.load_state_dict(made.output.state_dict())
+    domain = torch.nn.Parameter(torch.zeros(3))
+    parameters = [domain, *first.parameters(), *last.parameters()]
+    optimizer = torch.optim.AdamW(parameters, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
+    b = math.log(2) / 2
+
+    def log_scales():
+        a = last(torch.nn.functional.gelu(first(x))).squeeze(1) + domain[units.domains]
+        u = b * torch.tanh((a - a.mean()) / b)
+        return u - u.mean()
+
+    for _ in range(updates):
+        optimizer.zero_grad()
+        log_q = log_scales()
+        losses = []
+        for i in range(len(rows)):
+            if rows.valid[i]:
+                q = log_q[rows.unit[i]].exp()
+                gap, c = rows.evidence[i], rows.strength[i]
+                score = (gap - c) / q if placement == "wr" else gap / q - c
+                losses.append(torch.nn.functional.softplus(-score))
+        loss = torch.stack(losses).mean() + penalty * (log_q**2).mean()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+    return log_scales().detach().exp()
+
+
+@pytest.mark.parametrize("placement", ["wr", "ao"])
+def test_pooled_fit_equals_a_slow_twin(placement):
+    """Masked and unevenly repeated rows, residuals large enough that clipping acts."""
+    units, rows = small_world(30)
+    valid = rows.unit % 7 != 0
+    rows = replace(rows, valid=valid, evidence=torch.where(valid, 40 * rows.evidence, torch.nan))
+    for updates in (1, 3):
+        fast = PooledScale(placement=placement, updates=updates, penalty=0.5).fit(units, rows).q_
+        slow = slow_pooled(units, rows, updates, placement, penalty=0.5)
+        assert torch.allclose(fast, slow, atol=1e-6)
+        assert (fast - 1).abs().max() > 1e-5
+
+
+def test_diagnostics_by_hand():
+    from unmdpo.scale.diagnostics import describe
+
+    q = torch.tensor([0.5, 2.0, 1.0])
+    rows = Rows(
+        unit=torch.tensor([0, 1, 1, 2]),
+        evidence=torch.tensor([1.0, -1.0, 3.0, torch.nan]),
+        strength=torch.tensor([2.0, 1.0, 3.0, 1.0]),
+        valid=torch.tensor([True, True, True, False]),
+        lengths=torch.tensor([9.0, 5.0, 5.0, 0.0]),
+    )
+    found = describe(q, rows, rows.strength, torch.tensor([-1.0, 0.96, 0.0]))
+    assert found["geometric_mean"] == pytest.approx(1)
+    assert (found["min"], found["max"]) == (0.5, 2.0)
+    assert found["negative_residuals"] == pytest.approx(2 / 3)  # −1, −2 and 0
+    assert found["saturated"] == pytest.approx(2 / 3)
+    assert (found["valid_rows"], found["masked_rows"]) == (3, 1)
+    assert found["strength_correlation"] == pytest.approx(0, abs=1e-9)  # strengths 2, 1, 3 at log q −, +, +
+    assert found["length_correlation"] == pytest.approx(-1)
+
+
+def test_saturation_is_seen_through_the_centered_map():
+    units, rows = small_world(400, rows_per_prompt=1)
+    loose = PooledScale(updates=20).fit(units, rows)
+    pinned = PooledScale(updates=600, learning_rate=3e-2, penalty=0.0).fit(units, rows)
+    assert loose.diagnostics_["saturated"] < 0.05
+    assert pinned.diagnostics_["saturated"] > 0.3
 
 
 def test_no_updates_is_exactly_one():
@@ -212,7 +374,7 @@ def test_curve_starts_at_the_constant_scale_and_falls():
 def test_placements_tau_and_levels_matter():
     units, rows = small_world()
     base = PooledScale().fit(units, rows).q_
-    for settings in ({"fit_loss": "ao"}, {"tau": 0.5}, {"levels": (1.0, 4.0, 9.0)}, {"penalty": 0.0}):
+    for settings in ({"placement": "ao"}, {"tau": 0.5}, {"levels": (1.0, 4.0, 9.0)}, {"penalty": 0.0}):
         assert not torch.allclose(PooledScale(**settings).fit(units, rows).q_, base)
     linear = PooledScale(levels=(1.0, 2.0, 3.0)).fit(units, rows).q_
     assert torch.equal(linear, base)
@@ -314,7 +476,6 @@ def test_entropy_learns_disagreement_that_features_predict():
     votes = torch.where(disputed[:, None], split, united)
     scale = EntropyScale(batch=256, learning_rate=1e-2).fit(units, replace(rows, votes=votes))
     assert scale.diagnostics_["target_correlation"] > 0.5
-    assert scale.diagnostics_["log_std"] > 0.05  # more than where all votes agree
     assert all(scale.gate_.values())
     q = scale.q_[rows.unit]
     assert q[disputed].mean() > q[~disputed].mean()
@@ -324,8 +485,87 @@ def test_missing_inputs_are_said():
     units, rows = small_world()
     with pytest.raises(ValueError, match="fold of every unit"):
         CrossFittedScale().fit(Units(units.features), rows)
-    with pytest.raises(ValueError, match="votes of every row"):
+    with pytest.raises(ValueError, match="at least two folds"):
+        CrossFittedScale().fit(replace(units, folds=torch.zeros(len(units), dtype=torch.int64)), rows)
+    with pytest.raises(ValueError, match="need votes"):
         EntropyScale().fit(units, replace(rows, votes=None))
+
+
+def test_cross_fitted_heads_standardize_over_all_units():
+    units, rows = small_world()
+    scale = CrossFittedScale(updates=1).fit(units, rows)
+    for head in scale.heads_:
+        assert torch.allclose(head.standardizer.mean, units.features.mean(0), atol=1e-6)
+
+
+def test_entropy_fit_equals_a_slow_twin():
+    """One epoch in one batch: SmoothL1, roughness, decay and clipping with torch's own pieces."""
+    units, rows = small_world(40)
+    scale = EntropyScale(epochs=1, learning_rate=1e-2).fit(units, rows)
+    counts = torch.bincount(rows.unit, minlength=40)
+    repeated = units.features.repeat_interleave(counts, 0).double()
+    x = ((units.features - repeated.mean(0)) / repeated.std(0, correction=0)).float()
+    targets = entropy_targets(rows.votes)
+    order = sorted(range(len(rows)), key=lambda i: (rows.unit[i].item(), targets[i].item()))
+    raw = torch.empty(40)
+    for fold in range(5):
+        kept = [i for i in order if units.folds[rows.unit[i]] != fold]
+        seed = 260827 + 1009 * (fold + 1)
+        head = ScaleHead(12, 3, seed=seed)
+        optimizer = torch.optim.AdamW(head.parameters(), lr=1e-2, weight_decay=1e-3)
+        rng = torch.Generator().manual_seed(seed)
+        shuffled = torch.tensor(kept)[torch.randperm(len(kept), generator=rng)]
+        v, d = x[rows.unit[shuffled]], units.domains[rows.unit[shuffled]]
+        noise = 0.01 * torch.randn(v.shape, generator=rng)
+        base = head(v, d)
+        rough = (((head(v + noise, d) - base) / 0.01) ** 2).mean()
+        loss = torch.nn.SmoothL1Loss(beta=1.0)(base, targets[shuffled].float()) + 0.01 * rough
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
+        optimizer.step()
+        with torch.no_grad():
+            raw[units.folds == fold] = head(x, units.domains)[units.folds == fold]
+    b = math.log(2) / 2
+    row_raw = raw[rows.unit]
+    u, row_u = (b * torch.tanh((a - row_raw.mean()) / b) for a in (raw, row_raw))
+    assert torch.allclose(scale.q_, (u - row_u.mean()).exp(), atol=1e-6)
+    assert (scale.q_ - 1).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("placement", ["ao", "wr"])
+def test_ema_steps_equal_a_slow_twin(placement):
+    units, rows = small_world(40)
+    rows = replace(rows, evidence=30 * rows.evidence)
+    ema = EMAScale(placement=placement, learning_rate=1e-2).start(units, rows.unit)
+    counts = torch.bincount(rows.unit, minlength=40)
+    repeated = units.features.repeat_interleave(counts, 0).double()
+    x = ((units.features - repeated.mean(0)) / repeated.std(0, correction=0)).float()
+    head = ScaleHead(12, 3, seed=742, activation="tanh")
+    assert isinstance(head.activation, torch.nn.Tanh)
+    optimizer = torch.optim.AdamW(head.parameters(), lr=1e-2, weight_decay=1e-3)
+    rng, center = torch.Generator().manual_seed(742), torch.zeros(())
+    for i in range(4):
+        batch = rows.select(torch.arange(16 * i, 16 * (i + 1)))
+        ema.scales(batch.unit)
+        ema.step(batch.unit, batch.evidence, batch.strength)
+        v, d = x[batch.unit], units.domains[batch.unit]
+        raw = head(v, d)
+        center = 0.9 * center + 0.1 * raw.detach().mean()
+        noise = 0.01 * torch.randn(v.shape, generator=rng)
+        log_q = math.log(2) * torch.tanh(raw - center)
+        moved = math.log(2) * torch.tanh(head(v + noise, d) - center)
+        q, gap, c = log_q.exp(), batch.evidence, batch.strength
+        score = gap / q - c if placement == "ao" else (gap - c) / q
+        loss = torch.nn.functional.softplus(-score).mean() + log_q.mean() ** 2
+        loss = loss + 0.01 * (((moved - log_q) / 0.01) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
+        optimizer.step()
+        with torch.no_grad():
+            slow = (math.log(2) * torch.tanh(head(x, units.domains) - center)).exp()
+        assert torch.allclose(ema.q_, slow, atol=1e-6)
+    assert (ema.q_ - 1).abs().max() > 1e-3
 
 
 # --- Beside a policy ------------------------------------------------------------------------------
@@ -373,7 +613,7 @@ def test_joint_step_is_the_pooled_loss_on_a_batch():
     units, rows = small_world()
     joint = JointScale().start(units, rows.unit)
     joint.step(rows.unit, rows.evidence, rows.strength)
-    pooled = PooledScale(fit_loss="ao", updates=1).fit(units, rows)
+    pooled = PooledScale(placement="ao", updates=1).fit(units, rows)
     assert torch.allclose(joint.q_, pooled.q_, atol=1e-6)
 
 
@@ -391,6 +631,31 @@ def test_ema_center_by_hand():
         ema.step(unit, rows.evidence[20 * i : 20 * (i + 1)], rows.strength[20 * i : 20 * (i + 1)])
 
 
+@pytest.mark.parametrize("name", BESIDE)
+def test_validation_moves_nothing(name):
+    units, rows = small_world()
+    estimator = ESTIMATORS[name]().start(units, rows.unit)
+    estimator.scales(rows.unit[:20])
+    estimator.step(rows.unit[:20], rows.evidence[:20], rows.strength[:20])
+    before = {key: value.clone() for key, value in estimator.state().items()}
+    first = estimator.scales(rows.unit[5:9], train=False)
+    assert torch.equal(first, estimator.scales(rows.unit[5:9], train=False))
+    assert all(torch.equal(value, estimator.state()[key]) for key, value in before.items())
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_bad_batches_are_refused_before_they_do_harm(name):
+    units, rows = small_world()
+    estimator = ESTIMATORS[name]().start(units, rows.unit)
+    with pytest.raises(ValueError, match="without valid pairs"):
+        estimator.scales(rows.unit[:0])
+    with pytest.raises(ValueError, match="finite evidence"):
+        estimator.step(rows.unit[:2], torch.tensor([1.0, torch.nan]), rows.strength[:2])
+    with pytest.raises(ValueError, match=r"evidence has shape \(2, 1\)"):
+        estimator.step(rows.unit[:2], rows.evidence[:2, None], rows.strength[:2])
+    assert estimator.scales(rows.unit).tolist() == [1.0] * len(rows)
+
+
 def test_the_sigmoid_variant_saturates_and_the_centered_one_does_not():
     """Mostly negative residuals: dividing by more is always better ("Earlier joint scale saturation")."""
     units, rows = small_world()
@@ -403,7 +668,7 @@ def test_the_sigmoid_variant_saturates_and_the_centered_one_does_not():
         return estimator.finish(replace(rows, evidence=evidence)).diagnostics_
 
     sigmoid = learn(SigmoidJointScale(learning_rate=1e-2))
-    joint = learn(JointScale(fit_loss="wr", learning_rate=1e-2))
+    joint = learn(JointScale(placement="wr", learning_rate=1e-2))
     assert sigmoid["geometric_mean"] > 1.8
     assert joint["geometric_mean"] == pytest.approx(1, abs=1e-6)
 
@@ -411,7 +676,17 @@ def test_the_sigmoid_variant_saturates_and_the_centered_one_does_not():
 def test_loading_nonsense_is_a_user_error(tmp_path):
     with pytest.raises(UserError, match="no fitted scale here"):
         load_scale(tmp_path)
-    (tmp_path / "scale.json").write_text('{"estimator": "nope", "settings": {}}')
+    for text in (
+        '{"estimator": "nope", "settings": {}}',
+        '{"estimator": "constant", "settings": {"width": 3}}',
+        "[",
+    ):
+        (tmp_path / "scale.json").write_text(text)
+        with pytest.raises(UserError, match="not a readable scale"):
+            load_scale(tmp_path)
+    units, rows = small_world()
+    save_scale(PooledScale(updates=1).fit(units, rows), tmp_path)
+    (tmp_path / "scale.safetensors").write_bytes(b"damaged")
     with pytest.raises(UserError, match="not a readable scale"):
         load_scale(tmp_path)
 

@@ -3,6 +3,7 @@
 import hashlib
 import math
 import re
+import unittest.mock
 
 import numpy as np
 import pytest
@@ -11,12 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.preprocessing import StandardScaler
 
+from unmdpo.errors import UserError
 from unmdpo.scale import Rows, Units, maps
 from unmdpo.scale.entropy import entropy_targets
 from unmdpo.scale.features import Standardizer, count_sketch
 from unmdpo.scale.head import ScaleHead
 from unmdpo.scale.pair_features import pair_features
 from unmdpo.scale.training import residual_loss
+from unmdpo.scores import StrengthMap
 
 # --- Features -------------------------------------------------------------------------------------
 
@@ -99,7 +102,7 @@ def slow_pair(prompt, one, two):
     )  # fmt: skip
 
 
-TEXTS = st.text(alphabet="abc ABC,.é1_\n", max_size=30)
+TEXTS = st.text(alphabet="abc ABC,.éİ1_\n", max_size=30)
 
 
 @given(st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=5))
@@ -134,8 +137,12 @@ def test_head_starts_at_zero_and_is_seeded(activation):
     assert head(features, domains).tolist() == [0.0] * 5
     assert torch.equal(head.hidden.weight, ScaleHead(8, 3, seed=42).hidden.weight)
     assert not torch.equal(head.hidden.weight, ScaleHead(8, 3, seed=43).hidden.weight)
+    torch.manual_seed(42)
+    assert torch.equal(head.hidden.weight, torch.nn.Linear(8, 16).weight)  # PyTorch's own initial weights
     before = torch.get_rng_state()
-    ScaleHead(8, 3, seed=7)
+    with unittest.mock.patch("torch.manual_seed") as seeded:  # which would seed every GPU as well
+        ScaleHead(8, 3, seed=7)
+    assert not seeded.called
     assert torch.equal(before, torch.get_rng_state())  # the caller's randomness is left alone
 
 
@@ -270,3 +277,25 @@ def test_inputs_are_checked():
         Rows(torch.tensor([0]), torch.tensor([float("inf")]), torch.ones(1))
     with pytest.raises(ValueError, match="at least one valid row"):
         Rows(torch.tensor([0]), torch.zeros(1), torch.ones(1), valid=torch.tensor([False]))
+    one = {"unit": torch.tensor([0]), "evidence": torch.zeros(1), "strength": torch.ones(1)}
+    for change, message in (
+        ({"evidence": torch.zeros(1, 1)}, r"evidence has shape \(1, 1\)"),
+        ({"strength": torch.ones(2)}, r"strength has shape \(2,\)"),
+        ({"strength": torch.tensor([torch.nan])}, "finite evidence and strength"),
+        ({"unit": torch.tensor([-1])}, "numbered from 0"),
+        ({"valid": torch.tensor([1])}, "true or false"),
+        ({"votes": torch.ones(1, 5)}, r"votes should be \(1, 6\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Rows(**(one | change))
+    with pytest.raises(ValueError, match="folds are numbered"):
+        Units(torch.zeros(2, 3), folds=torch.tensor([0, -1]))
+
+
+def test_strength_map_of_tensors():
+    m = StrengthMap((1.0, 4.0, 9.0))
+    assert m.of(torch.tensor([3.0, 1.0, 2.0])).tolist() == [9.0, 1.0, 4.0]
+    for bad in (0.0, -1.0, 4.0, 2.6, 1 / 3):
+        with pytest.raises(UserError, match="whole numbers from 1 to 3"):
+            m.of(torch.tensor([1.0, bad]))
+    assert StrengthMap().of(torch.tensor([2.5])).tolist() == [2.5]

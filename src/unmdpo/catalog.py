@@ -55,6 +55,15 @@ def count(default: int, low: int = 1) -> Setting:
     return Setting(default, low=low, low_allowed=True, whole=True)
 
 
+def checked_levels(name: str, levels: Any) -> tuple[float, ...] | None:
+    """The values of a strength map, or None for m(k) = k."""
+    if levels is None:
+        return None
+    if not isinstance(levels, list | tuple) or not all(isinstance(level, int | float) for level in levels):
+        raise UserError(f"{name} should be a list of numbers m(1), m(2), …, not {levels!r}")
+    return StrengthMap(tuple(float(level) for level in levels)).levels
+
+
 @dataclass(frozen=True)
 class Spec:
     """One objective's needs: a reference policy, a prompt scale, the whole global batch first."""
@@ -65,6 +74,7 @@ class Spec:
     scale: bool = False
     batch: bool = False
     strength_map: bool = False  # takes `levels`, the values m(1), …, m(K)
+    ordered: tuple[tuple[str, str], ...] = ()  # settings of which the first must not exceed the second
 
     def resolve(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """The settings with defaults filled in; unknown names and bad values are refused."""
@@ -77,8 +87,12 @@ class Spec:
             for key, setting in self.settings.items()
         }
         if self.strength_map:
-            levels = given.get("levels")
-            resolved["levels"] = StrengthMap(None if levels is None else tuple(levels)).levels
+            resolved["levels"] = checked_levels(f"{name}.levels", given.get("levels"))
+        for low, high in self.ordered:
+            if resolved[low] > resolved[high]:
+                raise UserError(
+                    f"{name}.{low} ({resolved[low]}) must not exceed {name}.{high} ({resolved[high]})"
+                )
         return resolved
 
 
@@ -137,9 +151,10 @@ CATALOG: dict[str, Spec] = {
         "Adaptive Preference Scaling: the loss-minimising scale of each pair",
         {
             "beta": positive(BETA),
-            "rho": Setting(0.1, high=math.log(2)),
+            "rho": Setting(0.1, low=1e-6, high=math.log(2), low_allowed=True),
             "low": positive(0.5),
             "high": positive(2.0),
         },
+        ordered=(("low", "high"),),
     ),
 }

@@ -178,12 +178,17 @@ class PilotsRecipe(DefaultBudget):
 
 class ScaleRecipe(Strict):
     estimator: Literal["constant", "pooled", "cross-fitted", "entropy", "joint", "ema", "sigmoid-joint"]
-    fit: Literal["wr", "ao"] = "wr"
+    fit: Literal["wr", "ao"] | None = Field(None, description="placement of the margin; the estimator's own")
     unit: Literal["prompt", "pair"] = "prompt"
     length_normalized: bool = False
-    centered: bool = True
-    penalty: Nonnegative = Field(0.01, description="λ_q, the weight of (log q)²")
+    centered: bool | None = None
+    penalty: Nonnegative | None = Field(None, description="λ_q, the weight of (log q)²; the estimator's own")
     run: str | None = Field(None, description="take the fitted scale of this name from another run")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What `unmdpo.scale.make_estimator` takes."""
+        return {"placement": self.fit, "unit": self.unit, "centered": self.centered, "penalty": self.penalty}
 
 
 class PolicyRecipe(Strict):

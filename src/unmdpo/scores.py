@@ -53,4 +53,9 @@ class StrengthMap:
         """m(k) of a floating tensor of strengths (n,)."""
         if self.levels is None:
             return strength
-        return strength.new_tensor(self.levels)[strength.long() - 1]
+        index = strength.long()
+        if ((index != strength) | (index < 1) | (index > len(self.levels))).any():
+            raise UserError(
+                f"strengths should be whole numbers from 1 to {len(self.levels)}, the map's levels"
+            )
+        return strength.new_tensor(self.levels)[index - 1]

@@ -56,17 +56,22 @@ class AdaptiveObjective:
         """(knobs, next state) from detached log-ratios of all valid pairs of the global batch."""
         if not len(log_ratios):
             raise ValueError(f"{self.name}: a global batch without valid pairs cannot be adapted to")
+        if not log_ratios.isfinite().all():
+            bad = (~log_ratios.isfinite()).nonzero().flatten().tolist()
+            raise ValueError(f"{self.name}: log-ratios of pairs {bad[:8]} are not finite")
         knobs, state = self.module.adapt(log_ratios, state, train, **self.spec.resolve(self.name, settings))
         return knobs, state
 
     def loss(self, pairs: PairLogps, knobs: Any, **settings: Any) -> Tensor:
         """One loss per pair, (n,), given the knobs of these pairs."""
+        if any(len(values) != len(pairs) for values in knobs):
+            raise ValueError(f"{self.name}: knobs of {len(knobs[0])} pairs for a batch of {len(pairs)}")
         losses: Tensor = self.module.loss(pairs, knobs, **self.spec.resolve(self.name, settings))
         return losses
 
     def restore(self, tensors: dict[str, Tensor]) -> Any:
         """The state that `state._asdict()` was saved from."""
-        return self.state(**tensors)
+        return self.state(**{name: values.cpu() for name, values in tensors.items()})
 
 
 def take(knobs: Any, pairs: Tensor) -> Any:

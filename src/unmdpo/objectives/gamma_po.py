@@ -71,8 +71,7 @@ def _mirror_descent(a: Tensor, gamma: float, regularization: float, step: float,
     p = torch.full_like(a, 1 / n)
     for _ in range(iterations - 1):
         h = regularization * (1 + torch.log(n * (p + LOG_FLOOR))) + gamma * torch.sigmoid(gamma * n * p - a)
-        p = p * torch.exp(-step * h)
-        p = p / p.sum()
+        p = torch.softmax(torch.log(p) - step * h, dim=0)  # p·e^{−step·h}, normalised without underflow
     return gamma * n * p
 
 

@@ -64,8 +64,8 @@ def odpo(pairs: PairLogps, *, beta: float, offset: float) -> Tensor:
 def mmpo(pairs: PairLogps, *, beta: float, slope: float) -> Tensor:
     """CE(σ(2.2k), β₀A): the strength sets a soft target instead of a margin."""
     z = beta * pairs.log_ratio
-    target = torch.sigmoid(slope * wide(pairs.strength))
-    return -target * logsigmoid(z) - (1 - target) * logsigmoid(-z)
+    certainty = slope * wide(pairs.strength)
+    return -torch.sigmoid(certainty) * logsigmoid(z) - torch.sigmoid(-certainty) * logsigmoid(-z)
 
 
 def simpo(pairs: PairLogps, *, beta: float, gamma: float) -> Tensor:
@@ -85,8 +85,6 @@ def ada_dpo(pairs: PairLogps, *, beta: float, rho: float, low: float, high: floa
     |r|/u* with the one u* > 0 where H(σ(u*)) = log 2 − ρ: exact, no inner iterations. By the envelope
     theorem its dependence on r contributes no gradient.
     """
-    if low > high:
-        raise ValueError(f"ada-dpo: low ({low}) must not exceed high ({high})")
     r = beta * pairs.log_ratio
     s = (r.detach().abs() / _entropy_root(rho)).clamp(low, high)
     return -s * logsigmoid(r / s) + (rho - math.log(2)) * s

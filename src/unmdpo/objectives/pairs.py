@@ -22,6 +22,11 @@ class PairLogps:
     ref_rejected: Tensor | None = None
     scale: Tensor | None = None  # q of each pair's prompt (or pair)
 
+    def __post_init__(self) -> None:
+        for name, values in vars(self).items():
+            if values is not None and values.shape != (len(self.chosen),):
+                raise ValueError(f"{name} has shape {tuple(values.shape)}; every tensor should be (n,)")
+
     def __len__(self) -> int:
         return len(self.chosen)
 

@@ -7,7 +7,7 @@ from unmdpo.scale.data import Rows, Units
 from unmdpo.scale.entropy import EntropyScale
 from unmdpo.scale.pooled import ConstantScale, PooledScale
 from unmdpo.scale.store import load_scale, save_scale
-from unmdpo.scale.table import ESTIMATORS
+from unmdpo.scale.table import ESTIMATORS, make_estimator
 
 __all__ = [
     "ESTIMATORS",
@@ -24,5 +24,6 @@ __all__ = [
     "SigmoidJointScale",
     "Units",
     "load_scale",
+    "make_estimator",
     "save_scale",
 ]

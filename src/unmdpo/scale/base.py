@@ -9,10 +9,21 @@ from typing import Any, ClassVar, Literal, Self
 
 from torch import Tensor
 
+from unmdpo.catalog import checked_levels, count, nonnegative, positive
+from unmdpo.errors import UserError
 from unmdpo.scale.data import Rows, Units
 
 UnitKind = Literal["prompt", "pair"]
 Levels = tuple[float, ...] | None
+
+# What the estimators' settings may be; each class says which it has and with which defaults.
+SETTINGS = {
+    **dict.fromkeys(("penalty", "tau", "smoothness", "weight_decay", "centering"), nonnegative(0.0)),
+    **dict.fromkeys(("updates", "epochs"), count(0, low=0)),
+    "batch": count(1),
+    "learning_rate": positive(1e-3),
+}
+CHOICES = {"unit": ("prompt", "pair"), "placement": ("ao", "wr"), "centered": (True, False)}
 
 
 @dataclass(kw_only=True, eq=False)
@@ -24,6 +35,15 @@ class ScaleEstimator(ABC):
 
     q_: Tensor = field(init=False, repr=False)  # (u,)
     diagnostics_: dict[str, float] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name, value in self.settings.items():
+            if name in SETTINGS:
+                SETTINGS[name].check(f"{self.name}.{name}", value)
+            elif name in CHOICES and value not in CHOICES[name]:
+                raise UserError(f"{self.name}.{name} should be one of {CHOICES[name]}, not {value!r}")
+        if "levels" in self.settings:
+            checked_levels(f"{self.name}.levels", self.settings["levels"])
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -48,6 +68,17 @@ class FrozenScale(ScaleEstimator):
 
     @abstractmethod
     def fit(self, units: Units, rows: Rows) -> Self: ...
+
+
+def folds_of(units: Units) -> Tensor:
+    """(u,) the units' folds, at least two of them."""
+    if units.folds is None or not (units.folds != units.folds[0]).any():
+        raise ValueError("cross-fitting needs the fold of every unit, and at least two folds")
+    return units.folds
+
+
+def fold_count(units: Units) -> int:
+    return int(folds_of(units).max()) + 1
 
 
 def domain_count(units: Units) -> int:

@@ -35,7 +35,7 @@ from unmdpo.scale.training import (
     residual_loss,
     roughness,
 )
-from unmdpo.scores import SCORES, Placement, StrengthMap
+from unmdpo.scores import SCORES, Placement
 
 EMA_SEED_OFFSET = 700
 EMA_MOMENTUM = 0.9
@@ -50,8 +50,7 @@ class ScaleBesidePolicy(ScaleEstimator):
     start_at: ClassVar[float] = 0.0
     weight_decay: ClassVar[float] = 0.0
 
-    fit_loss: Placement = "ao"
-    penalty: float = 0.01
+    placement: Placement = "ao"
     tau: float = 1.0
     levels: Levels = None
     learning_rate: float = 1e-3
@@ -59,6 +58,7 @@ class ScaleBesidePolicy(ScaleEstimator):
 
     curve_: list[float] = field(init=False, repr=False)
     scale_: HeadScale = field(init=False, repr=False)
+    units_: Units = field(init=False, repr=False)
     features_: Tensor = field(init=False, repr=False)  # (u, d) standardized
     domains_: Tensor = field(init=False, repr=False)
     optimizer_: torch.optim.AdamW = field(init=False, repr=False)
@@ -67,6 +67,7 @@ class ScaleBesidePolicy(ScaleEstimator):
         """Ready for the first update; `row_unit` (n,) is the unit of every training comparison."""
         self.curve_ = []
         standardizer = self._standardizer(units, row_unit)
+        self.units_ = units
         self.features_, self.domains_ = standardizer(units.features), units.domain_ids
         head = ScaleHead(
             self.features_.shape[1],
@@ -90,25 +91,34 @@ class ScaleBesidePolicy(ScaleEstimator):
     def _first_center(self) -> Center | None:
         return None
 
+    def scales(self, unit: Tensor, train: bool = True) -> Tensor:
+        """(n,) q for the coming update of these pairs, detached, where `unit` is.
+
+        In training call it once for each update, with the whole batch; validation changes nothing.
+        """
+        if not len(unit):
+            raise ValueError(f"{self.name}: a global batch without valid pairs has no scales")
+        return self._scales(unit.cpu(), train).to(unit.device)
+
     @abstractmethod
-    def scales(self, unit: Tensor) -> Tensor:
-        """(n,) q for the coming update of these pairs, detached."""
+    def _scales(self, unit: Tensor, train: bool) -> Tensor: ...
 
     def step(self, unit: Tensor, evidence: Tensor, strength: Tensor) -> float:
         """One head step on the batch's detached evidence; gives the head's loss before it."""
-        margin = self.tau * StrengthMap(self.levels).of(strength.float())
-        loss = partial(self._batch_loss, unit, evidence.detach().float(), margin)
+        rows = Rows(unit.cpu(), evidence.detach().float().cpu(), strength.float().cpu())
+        loss = partial(self._batch_loss, rows, margins(rows, self.tau, self.levels))
         self.curve_.append(descend(self.scale_.head, self.optimizer_, loss))
         self._refresh()
         return self.curve_[-1]
 
     def finish(self, rows: Rows) -> Self:
         """Describes the learned scale, with the final policy's evidence about the training rows."""
-        self.diagnostics_ = describe(self.q_, rows, margins(rows, self.tau, self.levels))
+        margin, squashed = margins(rows, self.tau, self.levels), self.scale_.squashed(self.units_)
+        self.diagnostics_ = describe(self.q_, rows, margin, squashed)
         return self
 
     @abstractmethod
-    def _batch_loss(self, unit: Tensor, evidence: Tensor, margin: Tensor) -> Tensor: ...
+    def _batch_loss(self, rows: Rows, margin: Tensor) -> Tensor: ...
 
     @abstractmethod
     def _refresh(self) -> None:
@@ -151,13 +161,14 @@ class JointScale(ScaleBesidePolicy):
 
     name: ClassVar = "joint"
     map: ClassVar[MapName] = "centered"
+    penalty: float = 0.01
 
-    def scales(self, unit: Tensor) -> Tensor:
+    def _scales(self, unit: Tensor, train: bool) -> Tensor:
         return self.q_[unit]
 
-    def _batch_loss(self, unit: Tensor, evidence: Tensor, margin: Tensor) -> Tensor:
+    def _batch_loss(self, rows: Rows, margin: Tensor) -> Tensor:
         log_q = self._log_scales(self.scale_.head(self.features_, self.domains_))
-        data = residual_loss(log_q, Rows(unit, evidence, margin), self.fit_loss, margin)
+        data = residual_loss(log_q, rows, self.placement, margin)
         return data + self.penalty * (log_q**2).mean()
 
     def _log_scales(self, raw: Tensor) -> Tensor:
@@ -177,7 +188,7 @@ class SigmoidJointScale(JointScale):
     name: ClassVar = "sigmoid-joint"
     map: ClassVar[MapName] = "saturating"
     start_at: ClassVar[float] = SIGMOID_START
-    fit_loss: Placement = "wr"
+    placement: Placement = "wr"
 
     def _log_scales(self, raw: Tensor) -> Tensor:
         return maps.saturating(raw)
@@ -193,7 +204,7 @@ class EMAScale(ScaleBesidePolicy):
     weight_decay: ClassVar[float] = 1e-3
 
     smoothness: float = 0.01
-    penalty: float = 1.0  # of the squared batch mean of log q
+    centering: float = 1.0  # weight of the squared batch mean of log q
 
     noise_: torch.Generator = field(init=False, repr=False)
 
@@ -213,23 +224,24 @@ class EMAScale(ScaleBesidePolicy):
         return Center(torch.zeros(()), torch.zeros(()))
 
     @torch.no_grad()
-    def scales(self, unit: Tensor) -> Tensor:
-        """Moves c by the batch's mean output, then uses it: call once for each update."""
+    def _scales(self, unit: Tensor, train: bool) -> Tensor:
+        """In training c moves by the batch's mean output first, and the new c is used."""
         raw = self.scale_.head(self.features_[unit], self.domains_[unit])
-        moved = EMA_MOMENTUM * self._center + (1 - EMA_MOMENTUM) * raw.mean()
-        self.scale_.center = Center(moved, torch.zeros(()))
-        return maps.moving(raw, moved).exp()
+        if train:
+            moved = EMA_MOMENTUM * self._center + (1 - EMA_MOMENTUM) * raw.mean()
+            self.scale_.center = Center(moved, torch.zeros(()))
+        return maps.moving(raw, self._center).exp()
 
-    def _batch_loss(self, unit: Tensor, evidence: Tensor, margin: Tensor) -> Tensor:
-        features, domains = self.features_[unit], self.domains_[unit]
+    def _batch_loss(self, rows: Rows, margin: Tensor) -> Tensor:
+        features, domains = self.features_[rows.unit], self.domains_[rows.unit]
 
         def log_scales(features: Tensor) -> Tensor:
             return maps.moving(self.scale_.head(features, domains), self._center)
 
         log_q = log_scales(features)
-        data = -logsigmoid(SCORES[self.fit_loss](evidence, margin, log_q.exp())).mean()
+        data = -logsigmoid(SCORES[self.placement](rows.evidence, margin, log_q.exp())).mean()
         rough = roughness(log_scales, features, log_q, self.noise_)
-        return data + self.penalty * log_q.mean() ** 2 + self.smoothness * rough
+        return data + self.centering * log_q.mean() ** 2 + self.smoothness * rough
 
     @property
     def _center(self) -> Tensor:

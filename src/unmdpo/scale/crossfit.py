@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from unmdpo.errors import UnmdpoWarning
-from unmdpo.scale.base import domain_count
+from unmdpo.scale.base import domain_count, fold_count, folds_of
 from unmdpo.scale.data import Rows, Units
 from unmdpo.scale.diagnostics import describe
 from unmdpo.scale.features import Standardizer
@@ -28,20 +28,18 @@ class CrossFittedScale(PooledScale):
     """
 
     name: ClassVar = "cross-fitted"
-    fit_loss: Placement = "ao"
+    placement: Placement = "ao"
 
     heads_: list[HeadScale] = field(init=False, repr=False)
     offset_: Tensor = field(init=False, repr=False)  # () c_OOF
 
     def fit(self, units: Units, rows: Rows) -> Self:
-        if units.folds is None:
-            raise ValueError("cross-fitting needs the fold of every unit")
-        folds, domains = int(units.folds.max()) + 1, domain_count(units)
+        folds, domains = fold_count(units), domain_count(units)
         standardizer = Standardizer.fit(units.features)
-        held_out = torch.empty(len(units))
+        held_out, squashed = torch.full((2, len(units)), torch.nan)
         self.heads_, curves = [], []
         for fold in range(folds):
-            outside = units.folds != fold
+            outside = folds_of(units) != fold
             scale, curve = full_batch_fit(self).fit(
                 units.select(outside),
                 rows.reindexed(outside),
@@ -50,12 +48,14 @@ class CrossFittedScale(PooledScale):
                 self.seed + SEED_STEP * (fold + 1),
             )
             held_out[~outside] = scale.log_scales(units.select(~outside))
+            squashed[~outside] = scale.squashed(units.select(~outside))
             self.heads_.append(scale)
             curves.append(curve)
         self.curve_ = torch.tensor(curves).mean(0).tolist()
         self.offset_ = held_out.mean()
         self.q_ = (held_out - self.offset_).exp()
-        self.diagnostics_ = describe(self.q_, rows, margins(rows, self.tau, self.levels))
+        margin = margins(rows, self.tau, self.levels)
+        self.diagnostics_ = describe(self.q_, rows, margin, squashed)
         self._check_bounds()
         return self
 

@@ -9,10 +9,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+VOTE_CATEGORIES = 6  # −3, −2, −1, 1, 2, 3
+
 
 @dataclass(frozen=True)
 class Units:
-    """(u,) units: raw features, the domain of each (−1: unknown), and its prompt's fold."""
+    """(u,) units on the CPU: raw features, the domain of each (−1: unknown), and its prompt's fold."""
 
     features: Tensor  # (u, d)
     domains: Tensor | None = None  # (u,) int64
@@ -25,6 +27,8 @@ class Units:
             values = getattr(self, name)
             if values is not None and values.shape != (len(self),):
                 raise ValueError(f"{name} must have one entry per unit")
+        if self.folds is not None and len(self) and self.folds.min() < 0:
+            raise ValueError("folds are numbered from 0")
 
     def __len__(self) -> int:
         return len(self.features)
@@ -54,10 +58,20 @@ class Rows:
     lengths: Tensor | None = None  # (n,) mean response tokens, for diagnostics only
 
     def __post_init__(self) -> None:
-        if not self.evidence[self.mask].isfinite().all():
-            raise ValueError("valid rows must have finite evidence")
+        for name in ("unit", "evidence", "strength", "valid", "lengths"):
+            values = getattr(self, name)
+            if values is not None and values.shape != (len(self.unit),):
+                raise ValueError(f"{name} has shape {tuple(values.shape)}; it should be ({len(self.unit)},)")
+        if self.votes is not None and self.votes.shape != (len(self), VOTE_CATEGORIES):
+            raise ValueError(f"votes should be ({len(self)}, {VOTE_CATEGORIES}) counts")
+        if self.mask.dtype != torch.bool:
+            raise ValueError("valid should be true or false for each row")
         if not self.mask.any():
             raise ValueError("a scale needs at least one valid row")
+        if not (self.evidence[self.mask].isfinite().all() and self.strength[self.mask].isfinite().all()):
+            raise ValueError("valid rows must have finite evidence and strength")
+        if self.unit.min() < 0:
+            raise ValueError("units are numbered from 0")
 
     def __len__(self) -> int:
         return len(self.unit)

@@ -4,13 +4,15 @@ import torch
 from torch import Tensor
 
 from unmdpo.scale.data import Rows
-from unmdpo.scale.maps import LOG_2
 
-SATURATED = 0.95  # share of the bound log 2 beyond which a scale counts as pinned
+SATURATED = 0.95  # share of the map's bound beyond which a unit counts as pinned
 
 
-def describe(q: Tensor, rows: Rows, margin: Tensor) -> dict[str, float]:
-    """Of unit scales (u,) and the rows they were fitted to, with `margin` (n,) τ·m(k)."""
+def describe(q: Tensor, rows: Rows, margin: Tensor, squashed: Tensor) -> dict[str, float]:
+    """Of unit scales (u,) and the rows they were fitted to, with `margin` (n,) τ·m(k).
+
+    `squashed` (u,) in [−1, 1] is each unit's place between the bounds of its map.
+    """
     valid = rows.mask
     log_q, row_log_q = q.double().log(), q.double().log()[rows.unit[valid]]
     residual = (rows.evidence.double() - margin.double())[valid]
@@ -20,7 +22,7 @@ def describe(q: Tensor, rows: Rows, margin: Tensor) -> dict[str, float]:
         "max": float(q.max()),
         "log_std": float(log_q.std(correction=0)),
         "negative_residuals": float((residual < 0).double().mean()),
-        "saturated": float((log_q.abs() > SATURATED * LOG_2).double().mean()),
+        "saturated": float((squashed.abs() > SATURATED).double().mean()),
         "valid_rows": float(valid.sum()),
         "masked_rows": float((~valid).sum()),
         "strength_correlation": correlation(row_log_q, rows.strength[valid]),

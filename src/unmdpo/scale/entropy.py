@@ -1,7 +1,8 @@
 """Entropy-CF: scales from the dispersion of annotators' votes ("How Entropy-CF learns q").
 
-No pilots enter. Five heads regress each comparison's smoothed vote entropy outside one fold; their
-pooled held-out predictions pass once through the centered map with comparison-row means.
+No pilots enter, so all rows with votes count, also those too long for a pilot to score (`valid` is about
+evidence, and there is none here). Five heads regress each comparison's smoothed vote entropy outside one
+fold; their pooled held-out predictions pass once through the centered map with comparison-row means.
 """
 
 import math
@@ -14,8 +15,8 @@ from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
 from unmdpo.scale import maps
-from unmdpo.scale.base import FrozenScale, domain_count
-from unmdpo.scale.data import Rows, Units
+from unmdpo.scale.base import FrozenScale, domain_count, fold_count, folds_of
+from unmdpo.scale.data import VOTE_CATEGORIES, Rows, Units
 from unmdpo.scale.diagnostics import correlation, describe
 from unmdpo.scale.features import Standardizer, row_counts
 from unmdpo.scale.head import ScaleHead
@@ -23,15 +24,14 @@ from unmdpo.scale.maps import Center
 from unmdpo.scale.training import HeadScale, descend, margins, optimizer_of, restore_folds, roughness
 
 SEED, SEED_STEP = 260827, 1009
-CATEGORIES = 6  # −3, −2, −1, 1, 2, 3
 GATE = ("positive correlation", "scale varies", "geometrically centered over rows")
 
 
 def entropy_targets(votes: Tensor) -> Tensor:
     """(n, 6) vote counts → (n,) Jeffreys-smoothed entropy, scaled to [0, log 2] (Eq. entropy-target)."""
     counts = votes.double()
-    p = (counts + 0.5) / (counts.sum(1, keepdim=True) + CATEGORIES / 2)
-    return math.log(2) / math.log(CATEGORIES) * -(p * p.log()).sum(1)
+    p = (counts + 0.5) / (counts.sum(1, keepdim=True) + VOTE_CATEGORIES / 2)
+    return math.log(2) / math.log(VOTE_CATEGORIES) * -(p * p.log()).sum(1)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -44,49 +44,57 @@ class EntropyScale(FrozenScale):
     weight_decay: float = 1e-3
     seed: int = SEED
 
+    curve_: list[float] = field(init=False, repr=False)  # mean loss of each epoch, over the heads
     heads_: list[HeadScale] = field(init=False, repr=False)
     center_: Center = field(init=False, repr=False)
     gate_: dict[str, bool] = field(init=False, repr=False)
 
     def fit(self, units: Units, rows: Rows) -> Self:
-        if rows.votes is None or units.folds is None:
-            raise ValueError("entropy scales need the votes of every row and the fold of every unit")
-        targets = entropy_targets(rows.votes)
-        rows, targets = _canonical_order(rows, targets)
+        folds = folds_of(units)
+        if rows.votes is None or not rows.votes.any():
+            raise ValueError("entropy scales need votes of single annotators")
+        voted = rows.votes.sum(1) > 0
+        rows, targets = _canonical_order(rows.select(voted), entropy_targets(rows.votes[voted]))
         weights = row_counts(rows.unit, len(units))
         standardizer = Standardizer.fit(units.features, weights)
-        raw = torch.empty(len(units))
-        self.heads_ = []
-        for fold in range(int(units.folds.max()) + 1):
-            outside = units.folds != fold
+        raw = torch.full((len(units),), torch.nan)
+        self.heads_, curves = [], []
+        for fold in range(fold_count(units)):
+            outside = folds != fold
             kept = outside[rows.unit]
             seed = self.seed + SEED_STEP * (fold + 1)
-            head = self._fit_head(units, rows.unit[kept], targets[kept].float(), standardizer, seed)
+            head, curve = self._fit_head(units, rows.unit[kept], targets[kept].float(), standardizer, seed)
             with torch.no_grad():
                 raw[~outside] = head.raw(units.select(~outside))
             self.heads_.append(head)
+            curves.append(curve)
+        self.curve_ = torch.tensor(curves).mean(0).tolist()
         self.center_ = maps.center_of(raw, weights)
         self.q_ = maps.centered(raw, self.center_).exp()
-        self.diagnostics_ = describe(self.q_, rows, margins(rows, 1.0, None))
+        squashed = maps.squashed(raw, self.center_)
+        self.diagnostics_ = describe(self.q_, rows, margins(rows, 1.0, None), squashed)
         self._diagnose(raw[rows.unit], targets, rows)
         return self
 
     def _fit_head(
         self, units: Units, unit: Tensor, targets: Tensor, standardizer: Standardizer, seed: int
-    ) -> HeadScale:
-        """SmoothL1 regression in shuffled batches; the last one may be smaller."""
+    ) -> tuple[HeadScale, list[float]]:
+        """SmoothL1 regression in shuffled batches, the last of which may be smaller; mean loss per epoch."""
         features, domains = standardizer(units.features), units.domain_ids
         head = ScaleHead(features.shape[1], domain_count(units), seed=seed)
         optimizer = optimizer_of(head, self.learning_rate, self.weight_decay)
         rng = torch.Generator().manual_seed(seed)
+        curve = []
         for _ in range(self.epochs):
+            total = 0.0
             order = torch.randperm(len(unit), generator=rng)
             for start in range(0, len(order), self.batch):
                 members = order[start : start + self.batch]
                 x, d = features[unit[members]], domains[unit[members]]
                 loss = partial(self._loss, head, x, d, targets[members], rng)
-                descend(head, optimizer, loss)
-        return HeadScale(standardizer, head, "centered")
+                total += descend(head, optimizer, loss) * len(members)
+            curve.append(total / len(order))
+        return HeadScale(standardizer, head, "centered"), curve
 
     def _loss(self, head: ScaleHead, x: Tensor, d: Tensor, y: Tensor, rng: torch.Generator) -> Tensor:
         predicted: Tensor = head(x, d)
@@ -109,13 +117,13 @@ class EntropyScale(FrozenScale):
 
     def tensors(self) -> dict[str, Tensor]:
         named = {"q": self.q_, "center.raw": self.center_.raw, "center.bounded": self.center_.bounded}
-        named["gate"] = torch.tensor(list(self.gate_.values()))
+        named |= {"gate": torch.tensor(list(self.gate_.values())), "curve": torch.tensor(self.curve_)}
         for fold, head in enumerate(self.heads_):
             named |= head.tensors(f"{fold}.")
         return named
 
     def restore(self, tensors: dict[str, Tensor]) -> Self:
-        self.q_ = tensors["q"]
+        self.q_, self.curve_ = tensors["q"], tensors["curve"].tolist()
         self.center_ = Center(tensors["center.raw"], tensors["center.bounded"])
         self.gate_ = dict(zip(GATE, tensors["gate"].tolist(), strict=True))
         self.heads_ = restore_folds(tensors, "centered")

@@ -35,7 +35,8 @@ def _sketch_matrix(dimension: int, buckets: int, prefix: str) -> Tensor:
 def count_sketch(embeddings: Tensor, buckets: int = DIMENSION, prefix: str = PROMPT_PREFIX) -> Tensor:
     """(n, d) embeddings → (n, buckets) float32 signed bucket sums over √max(1, d/buckets)."""
     dimension = embeddings.shape[1]
-    sums: Tensor = embeddings.float() @ _sketch_matrix(dimension, buckets, prefix)
+    matrix = _sketch_matrix(dimension, buckets, prefix).to(embeddings.device)
+    sums: Tensor = embeddings.float() @ matrix
     return sums / math.sqrt(max(1.0, dimension / buckets))
 
 
@@ -57,6 +58,8 @@ class Standardizer:
         return cls(mean.float(), deviation.clamp(min=FLOOR).float())
 
     def __call__(self, features: Tensor) -> Tensor:
+        if features.shape[1:] != self.mean.shape:
+            raise ValueError(f"features have {features.shape[1]} dimensions; {len(self.mean)} were fitted")
         return (features.float() - self.mean) / self.deviation
 
 

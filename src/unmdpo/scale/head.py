@@ -16,10 +16,12 @@ class ScaleHead(nn.Module):
         self, dimension: int, domains: int, *, seed: int, activation: Activation = "gelu", start: float = 0.0
     ) -> None:
         super().__init__()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self.hidden = nn.Linear(dimension, WIDTH)
-            self.output = nn.Linear(WIDTH, 1)
+        rng = torch.Generator().manual_seed(seed)  # its own: the caller's randomness is left alone
+        self.hidden = nn.utils.skip_init(nn.Linear, dimension, WIDTH)  # type: ignore[no-untyped-call]
+        self.output = nn.utils.skip_init(nn.Linear, WIDTH, 1)  # type: ignore[no-untyped-call]
+        bound = dimension**-0.5  # PyTorch's default for linear layers
+        nn.init.uniform_(self.hidden.weight, -bound, bound, generator=rng)
+        nn.init.uniform_(self.hidden.bias, -bound, bound, generator=rng)
         nn.init.zeros_(self.output.weight)
         nn.init.constant_(self.output.bias, start)
         self.domain = nn.Parameter(torch.zeros(domains))

@@ -47,6 +47,11 @@ def moving(raw: Tensor, center: Tensor) -> Tensor:
     return LOG_2 * torch.tanh(raw - center)
 
 
+def squashed(raw: Tensor, center: Center) -> Tensor:
+    """(u,) in [−1, 1]: how much of the centered map's bound each unit uses up."""
+    return _bounded(raw, center.raw) / BOUND
+
+
 def _bounded(raw: Tensor, mean: Tensor) -> Tensor:
     return BOUND * torch.tanh((raw - mean) / BOUND)
 

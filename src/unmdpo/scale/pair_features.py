@@ -52,11 +52,15 @@ def pair_features(prompts: Tensor, first: Sequence[str], second: Sequence[str]) 
     return torch.from_numpy(np.concatenate(blocks, axis=1).astype(np.float32))
 
 
+def words_of(text: str) -> list[str]:
+    return [word.lower() for word in WORD.findall(text)]
+
+
 def hash_responses(texts: Sequence[str]) -> HashedResponses:
     """Signed hashed word counts; every distinct word is hashed once, however often it occurs."""
     ids: dict[str, int] = {}
     coded = [
-        np.array([ids.setdefault(word, len(ids)) for word in WORD.findall(text.lower())], dtype=np.int64)
+        np.array([ids.setdefault(word, len(ids)) for word in words_of(text)], dtype=np.int64)
         for text in texts
     ]
     hashes = np.array([signed_bucket(RESPONSE_PREFIX + word) for word in ids], dtype=np.int64).reshape(-1, 2)

@@ -22,7 +22,7 @@ class ConstantScale(FrozenScale):
 
     def fit(self, units: Units, rows: Rows) -> Self:
         self.q_ = torch.ones(len(units))
-        self.diagnostics_ = describe(self.q_, rows, margins(rows, 1.0, None))
+        self.diagnostics_ = describe(self.q_, rows, margins(rows, 1.0, None), torch.zeros(len(units)))
         return self
 
     def predict(self, units: Units) -> Tensor:
@@ -44,7 +44,7 @@ class PooledScale(FrozenScale):
     """
 
     name: ClassVar = "pooled"
-    fit_loss: Placement = "wr"
+    placement: Placement = "wr"
     centered: bool = True
     penalty: float = 0.01
     tau: float = 1.0
@@ -65,7 +65,8 @@ class PooledScale(FrozenScale):
         fitting = full_batch_fit(self)
         self.scale_, self.curve_ = fitting.fit(units, rows, standardizer, domain_count(units), self.seed)
         self.q_ = self.predict(units)
-        self.diagnostics_ = describe(self.q_, rows, margins(rows, self.tau, self.levels))
+        margin = margins(rows, self.tau, self.levels)
+        self.diagnostics_ = describe(self.q_, rows, margin, self.scale_.squashed(units))
         return self
 
     def predict(self, units: Units) -> Tensor:
@@ -82,7 +83,7 @@ class PooledScale(FrozenScale):
 
 def full_batch_fit(settings: "PooledScale") -> FullBatchFit:
     return FullBatchFit(
-        placement=settings.fit_loss,
+        placement=settings.placement,
         centered=settings.centered,
         penalty=settings.penalty,
         tau=settings.tau,

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from unmdpo.errors import UserError
@@ -15,6 +16,7 @@ TENSORS, DESCRIPTION = "scale.safetensors", "scale.json"
 def save_scale(estimator: ScaleEstimator, folder: Path) -> None:
     """Writes the description last: a folder without it is not a scale."""
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / DESCRIPTION).unlink(missing_ok=True)
     save_file(estimator.tensors(), folder / TENSORS)
     described = {
         "estimator": estimator.name,
@@ -32,9 +34,9 @@ def load_scale(folder: Path) -> ScaleEstimator:
             settings["levels"] = tuple(settings["levels"])  # JSON has no tuples
         estimator = ESTIMATORS[described["estimator"]](**settings)
         estimator.restore(load_file(folder / TENSORS))
+        estimator.diagnostics_ = described["diagnostics"]
     except FileNotFoundError as error:
         raise UserError(f"{folder}: no fitted scale here ({error.filename} is missing)") from error
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
         raise UserError(f"{folder}: not a readable scale: {error}") from error
-    estimator.diagnostics_ = described["diagnostics"]
     return estimator

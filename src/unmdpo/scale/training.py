@@ -31,7 +31,12 @@ class HeadScale:
 
     def raw(self, units: Units) -> Tensor:
         """(u,) the head's output."""
-        raw: Tensor = self.head(self.standardizer(units.features), units.domain_ids)
+        domains = units.domain_ids
+        if units.domains is None and len(self.head.domain) > 1:
+            domains = torch.full_like(
+                domains, -1
+            )  # fitted with domains, asked without: unknown, not the first
+        raw: Tensor = self.head(self.standardizer(units.features), domains)
         return raw
 
     def log_scale(self, raw: Tensor) -> Tensor:
@@ -49,6 +54,16 @@ class HeadScale:
     @torch.no_grad()
     def log_scales(self, units: Units) -> Tensor:
         return self.log_scale(self.raw(units))
+
+    @torch.no_grad()
+    def squashed(self, units: Units) -> Tensor:
+        """(u,) in [−1, 1]: where each unit lies between the bounds of the map's squashing function."""
+        raw = self.raw(units)
+        if self.map == "saturating":
+            return 2 * torch.sigmoid(raw) - 1
+        if self.map == "centered" and self.center is not None:
+            return maps.squashed(raw, self.center)
+        return self.log_scale(raw) / maps.LOG_2
 
     def tensors(self, prefix: str) -> dict[str, Tensor]:
         named = {
