@@ -34,7 +34,6 @@ def times() -> None:
         evidence=torch.randn(ROWS, generator=rng),
         strength=torch.randint(1, 4, (ROWS,), generator=rng).float(),
     )
-    torch.optim.AdamW([torch.zeros(1, requires_grad=True)])  # its first use imports a compiler, for 1-2 s
     print(f"pooled fit, {ROWS:,} rows over {PROMPTS:,} prompts, 150 updates: ", end="", flush=True)
     print(f"{seconds(lambda: PooledScale().fit(units, rows)):.2f} s")
     embeddings = torch.randn(PROMPTS, 4096, generator=rng)

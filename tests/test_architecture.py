@@ -9,7 +9,7 @@ import unmdpo
 ROOT = Path(unmdpo.__file__).parent
 
 # Rooms that may be imported by each room, besides the ground (errors, nearest, scores).
-GROUND = {"errors", "nearest", "scores", "catalog"}
+GROUND = {"errors", "nearest", "scores", "catalog", "adamw"}
 FLOOR_0 = {"data", "objectives", "scale", "stats"}
 FLOOR_1 = {"engine", "audit", "lab"}
 FLOORS: list[set[str]] = [GROUND, FLOOR_0, FLOOR_1, {"pipeline"}, {"report"}]
@@ -21,6 +21,7 @@ LIBRARIES = {
     "nearest": set(),
     "scores": {"torch"},
     "catalog": set(),
+    "adamw": {"torch"},
     "data": {"numpy", "pyarrow", "datasets"},
     "objectives": {"torch", "scipy"},
     "scale": {"torch", "numpy", "safetensors"},

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
+from unmdpo.adamw import Moments, adamw, clipped
 from unmdpo.objectives.pairs import PairLogps
 from unmdpo.objectives.random_state import drawn, new_generator
 
 TRAIN_SEED, VALIDATION_SEED = 501, 1501
-BETAS, EPS, CLIP = (0.9, 0.999), 1e-8, 1.0
 
 
 class MixState(NamedTuple):
@@ -35,8 +35,9 @@ def init(seed: int, *, mean: float, spread: float, **_: float) -> MixState:
     """μ = log(0.1), softplus(ρ) = 0.6 by default."""
     parameters = torch.tensor([math.log(mean), math.log(math.expm1(spread))], dtype=torch.float64)
     zeros = torch.zeros_like(parameters)
-    step = torch.zeros((), dtype=torch.float64)
-    return MixState(parameters, zeros, zeros, step, new_generator(seed + TRAIN_SEED), torch.tensor(seed))
+    return MixState(
+        parameters, zeros, zeros, torch.tensor(0), new_generator(seed + TRAIN_SEED), torch.tensor(seed)
+    )
 
 
 def adapt(
@@ -52,19 +53,20 @@ def adapt(
         beta = torch.exp(parameters[0] + softplus(parameters[1]) * noise)  # (n, draws)
         (gradient,) = torch.autograd.grad(mixture_loss(a, beta).mean(), parameters)
     if train:
-        state = _adam_step(state._replace(generator=generator), gradient, learning_rate)
+        state = _descend(state._replace(generator=generator), gradient, learning_rate)
     return MixKnobs(beta.detach().to(log_ratios.device)), state
 
 
-def _adam_step(state: MixState, gradient: Tensor, learning_rate: float) -> MixState:
-    """AdamW with zero decay and the gradient's norm clipped at one, on two numbers."""
-    gradient = gradient * min(1.0, CLIP / (float(gradient.norm()) + 1e-6))
-    step = state.step + 1
-    first = BETAS[0] * state.first_moment + (1 - BETAS[0]) * gradient
-    second = BETAS[1] * state.second_moment + (1 - BETAS[1]) * gradient**2
-    unbiased = first / (1 - BETAS[0] ** step), second / (1 - BETAS[1] ** step)
-    moved = state.parameters - learning_rate * unbiased[0] / (unbiased[1].sqrt() + EPS)
-    return state._replace(parameters=moved, first_moment=first, second_moment=second, step=step)
+def _descend(state: MixState, gradient: Tensor, learning_rate: float) -> MixState:
+    """One AdamW step without decay, the gradient's norm clipped at one."""
+    moments = Moments([state.first_moment], [state.second_moment], int(state.step))
+    (moved,), moments = adamw([state.parameters], clipped([gradient]), moments, learning_rate=learning_rate)
+    return state._replace(
+        parameters=moved,
+        first_moment=moments.first[0],
+        second_moment=moments.second[0],
+        step=torch.tensor(moments.step),
+    )
 
 
 def mixture_loss(log_ratio: Tensor, beta: Tensor) -> Tensor:

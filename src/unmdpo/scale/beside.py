@@ -27,11 +27,10 @@ from unmdpo.scale.features import Standardizer, row_counts
 from unmdpo.scale.head import Activation, ScaleHead
 from unmdpo.scale.maps import SIGMOID_START, Center
 from unmdpo.scale.training import (
+    Descent,
     HeadScale,
     MapName,
-    descend,
     margins,
-    optimizer_of,
     residual_loss,
     roughness,
 )
@@ -39,6 +38,7 @@ from unmdpo.scores import SCORES, Placement
 
 EMA_SEED_OFFSET = 700
 EMA_MOMENTUM = 0.9
+MOMENTS = "moments."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -61,7 +61,7 @@ class ScaleBesidePolicy(ScaleEstimator):
     units_: Units = field(init=False, repr=False)
     features_: Tensor = field(init=False, repr=False)  # (u, d) standardized
     domains_: Tensor = field(init=False, repr=False)
-    optimizer_: torch.optim.AdamW = field(init=False, repr=False)
+    descent_: Descent = field(init=False, repr=False)
 
     def start(self, units: Units, row_unit: Tensor) -> Self:
         """Ready for the first update; `row_unit` (n,) is the unit of every training comparison."""
@@ -77,7 +77,7 @@ class ScaleBesidePolicy(ScaleEstimator):
             start=self.start_at,
         )
         self.scale_ = HeadScale(standardizer, head, self.map, self._first_center())
-        self.optimizer_ = optimizer_of(head, self.learning_rate, self.weight_decay)
+        self.descent_ = Descent(head, self.learning_rate, self.weight_decay)
         self._refresh()
         return self
 
@@ -107,7 +107,7 @@ class ScaleBesidePolicy(ScaleEstimator):
         """One head step on the batch's detached evidence; gives the head's loss before it."""
         rows = Rows(unit.cpu(), evidence.detach().float().cpu(), strength.float().cpu())
         loss = partial(self._batch_loss, rows, margins(rows, self.tau, self.levels))
-        self.curve_.append(descend(self.scale_.head, self.optimizer_, loss))
+        self.curve_.append(self.descent_.step(loss))
         self._refresh()
         return self.curve_[-1]
 
@@ -137,21 +137,15 @@ class ScaleBesidePolicy(ScaleEstimator):
 
     def state(self) -> dict[str, Tensor]:
         """Everything a resumed run needs after `start`: weights, means, optimizer moments."""
-        named = self.tensors()
-        for i, parameter in enumerate(self.scale_.head.parameters()):
-            for key, value in self.optimizer_.state[parameter].items():
-                named[f"optimizer.{i}.{key}"] = value.clone()
-        return named
+        moments = {f"{MOMENTS}{name}": value for name, value in self.descent_.state().items()}
+        return self.tensors() | moments
 
     def load_state(self, tensors: dict[str, Tensor]) -> Self:
         """Goes on exactly where `state` was taken; call `start` first."""
         self.restore(tensors)
-        self.optimizer_ = optimizer_of(self.scale_.head, self.learning_rate, self.weight_decay)
-        for i, parameter in enumerate(self.scale_.head.parameters()):
-            prefix = f"optimizer.{i}."
-            moments = {n.removeprefix(prefix): v.clone() for n, v in tensors.items() if n.startswith(prefix)}
-            if moments:
-                self.optimizer_.state[parameter] = moments
+        self.descent_ = Descent(self.scale_.head, self.learning_rate, self.weight_decay)
+        named = {name.removeprefix(MOMENTS): v for name, v in tensors.items() if name.startswith(MOMENTS)}
+        self.descent_.load_state(named)
         return self
 
 

@@ -21,7 +21,7 @@ from unmdpo.scale.diagnostics import correlation, describe
 from unmdpo.scale.features import Standardizer, row_counts
 from unmdpo.scale.head import ScaleHead
 from unmdpo.scale.maps import Center
-from unmdpo.scale.training import HeadScale, descend, margins, optimizer_of, restore_folds, roughness
+from unmdpo.scale.training import Descent, HeadScale, margins, restore_folds, roughness
 
 SEED, SEED_STEP = 260827, 1009
 GATE = ("positive correlation", "scale varies", "geometrically centered over rows")
@@ -82,7 +82,7 @@ class EntropyScale(FrozenScale):
         """SmoothL1 regression in shuffled batches, the last of which may be smaller; mean loss per epoch."""
         features, domains = standardizer(units.features), units.domain_ids
         head = ScaleHead(features.shape[1], domain_count(units), seed=seed)
-        optimizer = optimizer_of(head, self.learning_rate, self.weight_decay)
+        descent = Descent(head, self.learning_rate, self.weight_decay)
         rng = torch.Generator().manual_seed(seed)
         curve = []
         for _ in range(self.epochs):
@@ -92,7 +92,7 @@ class EntropyScale(FrozenScale):
                 members = order[start : start + self.batch]
                 x, d = features[unit[members]], domains[unit[members]]
                 loss = partial(self._loss, head, x, d, targets[members], rng)
-                total += descend(head, optimizer, loss) * len(members)
+                total += descent.step(loss) * len(members)
             curve.append(total / len(order))
         return HeadScale(standardizer, head, "centered"), curve
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from unmdpo.adamw import Moments, adamw, clipped
 from unmdpo.scale import maps
 from unmdpo.scale.data import Rows, Units
 from unmdpo.scale.features import Standardizer
@@ -15,7 +16,6 @@ from unmdpo.scale.head import Activation, ScaleHead
 from unmdpo.scale.maps import Center
 from unmdpo.scores import SCORES, Placement, StrengthMap
 
-CLIP = 1.0
 NOISE = 0.01  # standard deviation of feature perturbations
 MapName = Literal["centered", "uncentered", "saturating", "moving"]
 
@@ -114,20 +114,44 @@ def margins(rows: Rows, tau: float, levels: tuple[float, ...] | None) -> Tensor:
     return tau * StrengthMap(levels).of(rows.strength.float())
 
 
-def optimizer_of(head: ScaleHead, learning_rate: float, weight_decay: float) -> torch.optim.AdamW:
-    return torch.optim.AdamW(
-        head.parameters(), lr=learning_rate, betas=(0.9, 0.999), eps=1e-8, weight_decay=weight_decay
-    )
+@dataclass
+class Descent:
+    """Clipped AdamW steps on one head."""
 
+    head: ScaleHead
+    learning_rate: float
+    weight_decay: float = 0.0
 
-def descend(head: ScaleHead, optimizer: torch.optim.AdamW, loss: Callable[[], Tensor]) -> float:
-    """One clipped step; gives the loss before it."""
-    optimizer.zero_grad()
-    value = loss()
-    value.backward()  # type: ignore[no-untyped-call]
-    torch.nn.utils.clip_grad_norm_(head.parameters(), CLIP)
-    optimizer.step()
-    return float(value.detach())
+    def __post_init__(self) -> None:
+        self.parameters = list(self.head.parameters())
+        self.moments = Moments.zeros(self.parameters)
+
+    def step(self, loss: Callable[[], Tensor]) -> float:
+        """One step down; gives the loss before it."""
+        value = loss()
+        gradients = clipped(torch.autograd.grad(value, self.parameters))
+        moved, self.moments = adamw(
+            self.parameters,
+            gradients,
+            self.moments,
+            learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
+        )
+        with torch.no_grad():
+            for parameter, new in zip(self.parameters, moved, strict=True):
+                parameter.copy_(new)
+        return float(value.detach())
+
+    def state(self) -> dict[str, Tensor]:
+        named = {"step": torch.tensor(self.moments.step)}
+        for i, (first, second) in enumerate(zip(self.moments.first, self.moments.second, strict=True)):
+            named |= {f"first.{i}": first.clone(), f"second.{i}": second.clone()}
+        return named
+
+    def load_state(self, tensors: dict[str, Tensor]) -> None:
+        count = range(len(self.parameters))
+        first, second = ([tensors[f"{name}.{i}"].clone() for i in count] for name in ("first", "second"))
+        self.moments = Moments(first, second, int(tensors["step"]))
 
 
 @dataclass(frozen=True)
@@ -151,14 +175,14 @@ class FullBatchFit:
         valid = Rows(valid.unit, valid.evidence.float(), valid.strength)
         margin = margins(valid, self.tau, self.levels)
         head = ScaleHead(features.shape[1], domains, seed=seed)
-        optimizer = optimizer_of(head, self.learning_rate, weight_decay=0.0)
+        descent = Descent(head, self.learning_rate)
 
         def loss() -> Tensor:
             raw = head(features, domain_ids)
             log_q = maps.centered(raw, maps.center_of(raw)) if self.centered else maps.uncentered(raw)
             return residual_loss(log_q, valid, self.placement, margin) + self.penalty * (log_q**2).mean()
 
-        curve = [descend(head, optimizer, loss) for _ in range(self.updates)]
+        curve = [descent.step(loss) for _ in range(self.updates)]
         with torch.no_grad():
             center = maps.center_of(head(features, domain_ids)) if self.centered else None
         return HeadScale(standardizer, head, "centered" if self.centered else "uncentered", center), curve
