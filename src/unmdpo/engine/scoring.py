@@ -1,5 +1,6 @@
 """Response log-probabilities of packed pairs: the one forward pass that everything shares."""
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -9,6 +10,12 @@ from transformers import PreTrainedModel
 from unmdpo.engine.logprobs import token_log_probs
 from unmdpo.engine.packing import PackedBatch, visibility
 from unmdpo.errors import UserError
+
+# Block sizes of FlexAttention's kernels, measured on one H200 with heads of 64 (benchmarks/engine.py).
+HOPPER_BLOCKS: dict[str, int] = {
+    "fwd_BLOCK_M": 128, "fwd_BLOCK_N": 128, "fwd_num_warps": 8, "fwd_num_stages": 2,
+    "bwd_BLOCK_M1": 64, "bwd_BLOCK_N1": 128, "bwd_BLOCK_M2": 128, "bwd_BLOCK_N2": 64, "bwd_num_warps": 8,
+}  # fmt: skip
 
 
 def response_log_probs(model: PreTrainedModel, batch: PackedBatch) -> Tensor:
@@ -21,12 +28,30 @@ def response_log_probs(model: PreTrainedModel, batch: PackedBatch) -> Tensor:
         position_ids=batch.positions,
         attention_mask=attention_mask(model, batch),
         use_cache=False,
+        **kernel_options(model),
     ).last_hidden_state[0]  # (budget, d)
     head = head_of(model)
     softcap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
     logs = token_log_probs(hidden[batch.predictor], head.weight, batch.target, softcap)
     sums = logs.new_zeros(2 * batch.pairs).index_add(0, batch.response, logs)
     return sums.view(batch.pairs, 2)
+
+
+def kernel_options(model: PreTrainedModel) -> dict[str, Any]:
+    """Our own block sizes where they were measured, PyTorch's elsewhere."""
+    config = model.config.get_text_config()
+    if config._attn_implementation != "flex_attention" or model.device.type != "cuda":
+        return {}
+    hopper = torch.cuda.get_device_capability(model.device) >= (9, 0)
+    if not hopper or getattr(config, "head_dim", None) != 64:
+        return {}
+    return {"kernel_options": HOPPER_BLOCKS}
+
+
+def compile_layers(model: PreTrainedModel) -> None:
+    """Compiles each decoder layer: one kernel cache for all of them, since shapes never change."""
+    for layer in body(model).layers:  # type: ignore[union-attr]
+        layer.compile(fullgraph=True, dynamic=False)
 
 
 def body(model: PreTrainedModel) -> nn.Module:
@@ -71,11 +96,17 @@ def dense_mask(model: PreTrainedModel, batch: PackedBatch, window: int | None) -
 
 def block_mask(model: PreTrainedModel, batch: PackedBatch, window: int | None) -> Any:
     """FlexAttention's block mask: whole blocks of pairs that do not meet are never computed."""
-    from torch.nn.attention.flex_attention import create_block_mask  # noqa: PLC0415 - slow to import
-
     sees, length = visibility(batch.pair, batch.part, batch.positions[0], window), len(batch.pair)
 
     def allowed(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return sees(query, key)
 
-    return create_block_mask(allowed, None, None, length, length, device=batch.pair.device)
+    return _block_mask_maker()(allowed, None, None, length, length, device=batch.pair.device)
+
+
+@lru_cache(maxsize=1)
+def _block_mask_maker() -> Any:
+    """Compiled, because the plain one writes the whole budget × budget mask to memory first."""
+    from torch.nn.attention.flex_attention import create_block_mask  # noqa: PLC0415 - slow to import
+
+    return torch.compile(create_block_mask, dynamic=False)
