@@ -20,7 +20,7 @@ from transformers import (
 
 from unmdpo.engine.encode import EncodedPair
 from unmdpo.engine.logprobs import CHUNK, token_log_probs
-from unmdpo.engine.packing import PackedBatch, first_fit
+from unmdpo.engine.packing import PackedBatch, first_fit, padded_length
 from unmdpo.engine.scoring import response_log_probs
 from unmdpo.errors import UserError
 
@@ -159,6 +159,11 @@ def test_a_full_budget_and_one_too_many():
     assert PackedBatch.of([exact], 6).fill == 1
     with pytest.raises(ValueError, match="exceed the budget"):
         PackedBatch.of([exact, pair(1, 1, 1)], 8)
+
+
+def test_padded_lengths_take_few_values():
+    assert [padded_length(n, 64) for n in (1, 16, 17, 48, 49, 64)] == [16, 16, 32, 48, 64, 64]
+    assert padded_length(100, 64) == 112  # a pair longer than the budget has a bin of its own
 
 
 def test_first_fit():

@@ -10,6 +10,7 @@ import torch
 from tests.test_engine_logprobs import tiny
 from unmdpo.engine.checkpoint import checkpoints, load_checkpoint, save_checkpoint
 from unmdpo.engine.encode import EncodedPair, EncodedPairs
+from unmdpo.engine.masters import MasterWeights
 from unmdpo.engine.schedule import batch_of, epoch_order, learning_rate
 from unmdpo.engine.train import ObjectiveChoice, Trainer, TrainingData, TrainingSettings, score
 from unmdpo.errors import UserError
@@ -175,6 +176,45 @@ def test_nonfinite_losses_stop_and_name_the_pairs(setup):
     with pytest.raises(UserError, match=rf"update 0: the loss is not finite for pairs \[{bad}\]"):
         next(broken.run())
     assert same(weights(broken), before)
+
+
+# --- Master weights -------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # of processors without bfloat16
+def test_bfloat16_models_have_float32_masters(setup, tmp_path):
+    model, data = setup
+    half = copy.deepcopy(model).to(torch.bfloat16)
+    settings = replace(SETTINGS, learning_rate=1e-5, updates=4)
+    whole = Trainer(copy.deepcopy(half), data, ObjectiveChoice("dpo"), settings)
+    lines = list(whole.run())
+    assert all(np.isfinite(line["loss"]) for line in lines)
+    for name, parameter in whole.model.named_parameters():
+        master = whole.masters.named[name]
+        assert master.dtype == torch.float32
+        assert parameter.grad is None  # all of it went to the master
+        assert torch.equal(parameter, master.to(torch.bfloat16))
+    start = dict(half.named_parameters())
+    moved = [(m - start[n].float()).abs().max().item() for n, m in whole.masters.named.items()]
+    assert min(moved) > 0
+    assert max(moved) < 1e-3  # steps far below bfloat16's own resolution are kept
+    first = Trainer(copy.deepcopy(half), data, ObjectiveChoice("dpo"), settings)
+    again = [first.step(), first.step()]
+    save_checkpoint(first, tmp_path)
+    resumed = Trainer(copy.deepcopy(half), data, ObjectiveChoice("dpo"), settings)
+    load_checkpoint(resumed, checkpoints(tmp_path)[-1])
+    assert again + list(resumed.run()) == lines
+    assert all(torch.equal(resumed.masters.named[n], m) for n, m in whole.masters.named.items())
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
+def test_microbatch_gradients_add_up_in_float32():
+    layer = torch.nn.Linear(4, 1, bias=False, dtype=torch.bfloat16)
+    masters = MasterWeights(layer)
+    for size in (256.0, 1.0, 1.0):  # in bfloat16, 256 + 1 is 256
+        layer(torch.full((1, 4), size, dtype=torch.bfloat16)).sum().backward()
+    (master,) = masters.parameters
+    assert master.grad.tolist() == [[258.0] * 4]
 
 
 # --- Scoring --------------------------------------------------------------------------------------

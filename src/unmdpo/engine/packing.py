@@ -36,6 +36,15 @@ def first_fit(lengths: Sequence[int], budget: int) -> list[list[int]]:
     return [sorted(members) for members in bins]
 
 
+def padded_length(tokens: int, budget: int) -> int:
+    """The length a bin of `tokens` is padded to: quarters of the budget, so that few shapes occur.
+
+    The last bin of a batch is seldom full; padding it to the whole budget would waste a tenth of the work.
+    """
+    step = max(1, budget // 4)
+    return -(-tokens // step) * step
+
+
 def visibility(
     pair: Tensor, part: Tensor, position: Tensor, window: int | None
 ) -> Callable[[Tensor, Tensor], Tensor]:

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from unmdpo.engine.encode import EncodedPairs
 from unmdpo.engine.masters import MasterWeights
-from unmdpo.engine.packing import PackedBatch, first_fit
+from unmdpo.engine.packing import PackedBatch, first_fit, padded_length
 from unmdpo.engine.schedule import Schedule, batch_of, learning_rate
 from unmdpo.engine.scoring import response_log_probs
 from unmdpo.errors import UserError
@@ -158,8 +158,8 @@ class Trainer:
 
     def _packed(self, slots: Sequence[int], members: Sequence[int]) -> PackedBatch:
         pairs = self.data.pairs.select(slots[i] for i in members)
-        budget = max(self.settings.token_budget, sum(pair.tokens for pair in pairs))
-        return PackedBatch.of(pairs, budget).to(self.device)
+        length = padded_length(sum(pair.tokens for pair in pairs), self.settings.token_budget)
+        return PackedBatch.of(pairs, length).to(self.device)
 
     def _pairs(
         self, slots: Sequence[int], members: Sequence[int], logs: Tensor, scales: Tensor | None
@@ -253,6 +253,8 @@ def score(model: PreTrainedModel, pairs: EncodedPairs, token_budget: int = 16_38
         after.callback(model.train, was_training)
         for members in first_fit([int(lengths[i]) for i in slots], max(token_budget, int(lengths.max()))):
             chosen = [slots[i] for i in members]
-            batch = PackedBatch.of(pairs.select(chosen), max(token_budget, int(lengths[chosen].sum())))
+            batch = PackedBatch.of(
+                pairs.select(chosen), padded_length(int(lengths[chosen].sum()), token_budget)
+            )
             found[chosen] = response_log_probs(model, batch.to(model.device)).float().cpu()
     return found
