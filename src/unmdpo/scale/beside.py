@@ -20,12 +20,13 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from unmdpo.scale import maps
-from unmdpo.scale.base import Levels, ScaleEstimator, domain_count
+from unmdpo.scale.base import Levels, domain_count
 from unmdpo.scale.data import Rows, Units
 from unmdpo.scale.diagnostics import describe
 from unmdpo.scale.features import Standardizer, row_counts
 from unmdpo.scale.head import Activation, ScaleHead
 from unmdpo.scale.maps import SIGMOID_START, Center
+from unmdpo.scale.one_head import OneHeadScale
 from unmdpo.scale.training import (
     Descent,
     HeadScale,
@@ -42,11 +43,9 @@ MOMENTS = "moments."
 
 
 @dataclass(kw_only=True, eq=False)
-class ScaleBesidePolicy(ScaleEstimator):
+class ScaleBesidePolicy(OneHeadScale):
     """A head, its optimizer, and the units of the training data."""
 
-    activation: ClassVar[Activation] = "gelu"
-    map: ClassVar[MapName]
     start_at: ClassVar[float] = 0.0
     weight_decay: ClassVar[float] = 0.0
 
@@ -56,8 +55,6 @@ class ScaleBesidePolicy(ScaleEstimator):
     learning_rate: float = 1e-3
     seed: int = 42
 
-    curve_: list[float] = field(init=False, repr=False)
-    scale_: HeadScale = field(init=False, repr=False)
     units_: Units = field(init=False, repr=False)
     features_: Tensor = field(init=False, repr=False)  # (u, d) standardized
     domains_: Tensor = field(init=False, repr=False)
@@ -124,17 +121,6 @@ class ScaleBesidePolicy(ScaleEstimator):
     def _refresh(self) -> None:
         """Recompute `q_` (and frozen means) from the head as it now is."""
 
-    def predict(self, units: Units) -> Tensor:
-        return self.scale_.log_scales(units).exp()
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {"q": self.q_, "curve": torch.tensor(self.curve_), **self.scale_.tensors("scale.")}
-
-    def restore(self, tensors: dict[str, Tensor]) -> Self:
-        self.q_, self.curve_ = tensors["q"], tensors["curve"].tolist()
-        self.scale_ = HeadScale.restore(tensors, self.map, self.activation, prefix="scale.")
-        return self
-
     def state(self) -> dict[str, Tensor]:
         """Everything a resumed run needs after `start`: weights, means, optimizer moments."""
         moments = {f"{MOMENTS}{name}": value for name, value in self.descent_.state().items()}
@@ -154,8 +140,11 @@ class JointScale(ScaleBesidePolicy):
     """AO-fit with exact centering over all unique units ("Joint AO-fit heads")."""
 
     name: ClassVar = "joint"
-    map: ClassVar[MapName] = "centered"
     penalty: float = 0.01
+
+    @property
+    def map(self) -> MapName:
+        return "centered"
 
     def _scales(self, unit: Tensor, train: bool) -> Tensor:
         return self.q_[unit]
@@ -180,9 +169,12 @@ class SigmoidJointScale(JointScale):
     """The earlier variant with q = 0.5 + 1.5·σ(h), which saturates ("Earlier joint scale saturation")."""
 
     name: ClassVar = "sigmoid-joint"
-    map: ClassVar[MapName] = "saturating"
     start_at: ClassVar[float] = SIGMOID_START
     placement: Placement = "wr"
+
+    @property
+    def map(self) -> MapName:
+        return "saturating"
 
     def _log_scales(self, raw: Tensor) -> Tensor:
         return maps.saturating(raw)
@@ -193,7 +185,6 @@ class EMAScale(ScaleBesidePolicy):
     """Moving-average centering, Tanh head, placement as in the policy ("How EMA-joint learns q")."""
 
     name: ClassVar = "ema"
-    map: ClassVar[MapName] = "moving"
     activation: ClassVar[Activation] = "tanh"
     weight_decay: ClassVar[float] = 1e-3
 
@@ -201,6 +192,10 @@ class EMAScale(ScaleBesidePolicy):
     centering: float = 1.0  # weight of the squared batch mean of log q
 
     noise_: torch.Generator = field(init=False, repr=False)
+
+    @property
+    def map(self) -> MapName:
+        return "moving"
 
     @property
     def _head_seed(self) -> int:

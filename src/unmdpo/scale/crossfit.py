@@ -13,7 +13,7 @@ from unmdpo.scale.data import Rows, Units
 from unmdpo.scale.diagnostics import describe
 from unmdpo.scale.features import Standardizer
 from unmdpo.scale.maps import LOG_2
-from unmdpo.scale.pooled import PooledScale, full_batch_fit
+from unmdpo.scale.pooled import PooledScale
 from unmdpo.scale.training import HeadScale, margins, restore_folds
 from unmdpo.scores import Placement
 
@@ -40,7 +40,7 @@ class CrossFittedScale(PooledScale):
         self.heads_, curves = [], []
         for fold in range(folds):
             outside = folds_of(units) != fold
-            scale, curve = full_batch_fit(self).fit(
+            scale, curve = self._fit_head(
                 units.select(outside),
                 rows.reindexed(outside),
                 standardizer,

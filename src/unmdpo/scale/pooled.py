@@ -1,16 +1,19 @@
 """The main estimator, one head fitted to all pooled out-of-fold values, and the constant control."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
+from unmdpo.scale import maps
 from unmdpo.scale.base import FrozenScale, Levels, domain_count
 from unmdpo.scale.data import Rows, Units
 from unmdpo.scale.diagnostics import describe
 from unmdpo.scale.features import Standardizer
-from unmdpo.scale.training import FullBatchFit, HeadScale, MapName, margins
+from unmdpo.scale.head import ScaleHead
+from unmdpo.scale.one_head import OneHeadScale
+from unmdpo.scale.training import Descent, HeadScale, MapName, margins, residual_loss
 from unmdpo.scores import Placement
 
 
@@ -37,7 +40,7 @@ class ConstantScale(FrozenScale):
 
 
 @dataclass(kw_only=True, eq=False)
-class PooledScale(FrozenScale):
+class PooledScale(OneHeadScale, FrozenScale):
     """WR-fit (the paper's main formulation) or AO-fit; centered or not, any λ_q.
 
     Length-normalized fitting is the same code on length-normalized evidence.
@@ -53,41 +56,35 @@ class PooledScale(FrozenScale):
     learning_rate: float = 1e-3
     seed: int = 42
 
-    curve_: list[float] = field(init=False, repr=False)
-    scale_: HeadScale = field(init=False, repr=False)
-
     @property
     def map(self) -> MapName:
         return "centered" if self.centered else "uncentered"
 
     def fit(self, units: Units, rows: Rows) -> Self:
         standardizer = Standardizer.fit(units.features)
-        fitting = full_batch_fit(self)
-        self.scale_, self.curve_ = fitting.fit(units, rows, standardizer, domain_count(units), self.seed)
+        self.scale_, self.curve_ = self._fit_head(units, rows, standardizer, domain_count(units), self.seed)
         self.q_ = self.predict(units)
         margin = margins(rows, self.tau, self.levels)
         self.diagnostics_ = describe(self.q_, rows, margin, self.scale_.squashed(units))
         return self
 
-    def predict(self, units: Units) -> Tensor:
-        return self.scale_.log_scales(units).exp()
+    def _fit_head(
+        self, units: Units, rows: Rows, standardizer: Standardizer, domains: int, seed: int
+    ) -> tuple[HeadScale, list[float]]:
+        """One head by full-batch updates, its means recomputed after the last, and the loss curve."""
+        features, domain_ids = standardizer(units.features), units.domain_ids
+        valid = rows.valid_rows
+        valid = Rows(valid.unit, valid.evidence.float(), valid.strength)
+        margin = margins(valid, self.tau, self.levels)
+        head = ScaleHead(features.shape[1], domains, seed=seed)
+        descent = Descent(head, self.learning_rate)
 
-    def tensors(self) -> dict[str, Tensor]:
-        return {"q": self.q_, "curve": torch.tensor(self.curve_), **self.scale_.tensors("scale.")}
+        def loss() -> Tensor:
+            raw = head(features, domain_ids)
+            log_q = maps.centered(raw, maps.center_of(raw)) if self.centered else maps.uncentered(raw)
+            return residual_loss(log_q, valid, self.placement, margin) + self.penalty * (log_q**2).mean()
 
-    def restore(self, tensors: dict[str, Tensor]) -> Self:
-        self.q_, self.curve_ = tensors["q"], tensors["curve"].tolist()
-        self.scale_ = HeadScale.restore(tensors, self.map, prefix="scale.")
-        return self
-
-
-def full_batch_fit(settings: "PooledScale") -> FullBatchFit:
-    return FullBatchFit(
-        placement=settings.placement,
-        centered=settings.centered,
-        penalty=settings.penalty,
-        tau=settings.tau,
-        levels=settings.levels,
-        updates=settings.updates,
-        learning_rate=settings.learning_rate,
-    )
+        curve = [descent.step(loss) for _ in range(self.updates)]
+        with torch.no_grad():
+            center = maps.center_of(head(features, domain_ids)) if self.centered else None
+        return HeadScale(standardizer, head, self.map, center), curve

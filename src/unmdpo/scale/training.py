@@ -152,37 +152,3 @@ class Descent:
         count = range(len(self.parameters))
         first, second = ([tensors[f"{name}.{i}"].clone() for i in count] for name in ("first", "second"))
         self.moments = Moments(first, second, int(tensors["step"]))
-
-
-@dataclass(frozen=True)
-class FullBatchFit:
-    """Full-batch fitting of one head to fixed evidence ("Scale fitting and features")."""
-
-    placement: Placement
-    centered: bool
-    penalty: float  # λ_q
-    tau: float
-    levels: tuple[float, ...] | None
-    updates: int
-    learning_rate: float
-
-    def fit(
-        self, units: Units, rows: Rows, standardizer: Standardizer, domains: int, seed: int
-    ) -> tuple[HeadScale, list[float]]:
-        """The fitted head, its means recomputed after the last update, and the loss curve."""
-        features, domain_ids = standardizer(units.features), units.domain_ids
-        valid = rows.valid_rows
-        valid = Rows(valid.unit, valid.evidence.float(), valid.strength)
-        margin = margins(valid, self.tau, self.levels)
-        head = ScaleHead(features.shape[1], domains, seed=seed)
-        descent = Descent(head, self.learning_rate)
-
-        def loss() -> Tensor:
-            raw = head(features, domain_ids)
-            log_q = maps.centered(raw, maps.center_of(raw)) if self.centered else maps.uncentered(raw)
-            return residual_loss(log_q, valid, self.placement, margin) + self.penalty * (log_q**2).mean()
-
-        curve = [descent.step(loss) for _ in range(self.updates)]
-        with torch.no_grad():
-            center = maps.center_of(head(features, domain_ids)) if self.centered else None
-        return HeadScale(standardizer, head, "centered" if self.centered else "uncentered", center), curve
