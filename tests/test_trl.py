@@ -2,12 +2,17 @@
 
 import copy
 import warnings
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from unmdpo.engine.encode import EncodedPair
+from unmdpo.engine.packing import PackedBatch
+from unmdpo.engine.scoring import response_log_probs
 from unmdpo.objectives import OBJECTIVES, PairLogps
 
 # TRL and its dependencies warn about themselves.
@@ -73,8 +78,8 @@ def pairs(policy_and_reference, tokenizer):
     )
 
 
-@pytest.mark.parametrize(("loss_type", "name"), [("sigmoid", "dpo"), ("sigmoid_norm", "ln-dpo")])
-def test_dpo_trainer(policy_and_reference, tokenizer, pairs, tmp_path, loss_type, name):
+def dpo_trainer(policy_and_reference, tokenizer, folder, loss_type):
+    """TRL's trainer over the rows, and its one batch."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from datasets import Dataset
@@ -82,7 +87,7 @@ def test_dpo_trainer(policy_and_reference, tokenizer, pairs, tmp_path, loss_type
 
     policy, reference = policy_and_reference
     config = DPOConfig(
-        output_dir=str(tmp_path), loss_type=[loss_type], beta=0.7, per_device_train_batch_size=len(ROWS),
+        output_dir=str(folder), loss_type=[loss_type], beta=0.7, per_device_train_batch_size=len(ROWS),
         report_to=[], use_cpu=True, bf16=False, gradient_checkpointing=False, max_length=64,
     )  # fmt: skip
     trainer = DPOTrainer(
@@ -90,11 +95,43 @@ def test_dpo_trainer(policy_and_reference, tokenizer, pairs, tmp_path, loss_type
         train_dataset=Dataset.from_list(ROWS), processing_class=tokenizer,
     )  # fmt: skip
     trainer.model.eval()
-    batch = next(iter(trainer.get_train_dataloader()))
+    return trainer, next(iter(trainer.get_train_dataloader()))
+
+
+@pytest.mark.parametrize(("loss_type", "name"), [("sigmoid", "dpo"), ("sigmoid_norm", "ln-dpo")])
+def test_losses_equal_the_dpo_trainers(policy_and_reference, tokenizer, pairs, tmp_path, loss_type, name):
+    trainer, batch = dpo_trainer(policy_and_reference, tokenizer, tmp_path, loss_type)
     with torch.no_grad():
         theirs = trainer.compute_loss(trainer.model, batch)
     ours = OBJECTIVES[name].loss(pairs, beta=0.7).mean()
     assert ours.item() == pytest.approx(theirs.item(), rel=1e-5)
+
+
+def encoded(tokenizer):
+    def ids(text, end=()):
+        return np.array([*tokenizer(text)["input_ids"], *end], dtype=np.int32)
+
+    end = (tokenizer.eos_token_id,)
+    return [
+        EncodedPair(ids(row["prompt"]), ids(row["chosen"], end), ids(row["rejected"], end), True)
+        for row in ROWS
+    ]
+
+
+@pytest.mark.parametrize(("loss_type", "name"), [("sigmoid", "dpo"), ("sigmoid_norm", "ln-dpo")])
+def test_packed_gradients_equal_the_dpo_trainers(
+    policy_and_reference, tokenizer, pairs, tmp_path, loss_type, name
+):
+    trainer, batch = dpo_trainer(policy_and_reference, tokenizer, tmp_path, loss_type)
+    trainer.compute_loss(trainer.model, batch).backward()
+    theirs = {key: parameter.grad for key, parameter in trainer.model.named_parameters()}
+    model = copy.deepcopy(policy_and_reference[0])
+    logs = response_log_probs(model, PackedBatch.of(encoded(tokenizer), budget=64))
+    assert torch.allclose(logs, torch.stack([pairs.chosen, pairs.rejected], dim=1), atol=1e-5)
+    packed = replace(pairs, chosen=logs[:, 0], rejected=logs[:, 1])
+    OBJECTIVES[name].loss(packed, beta=0.7).mean().backward()
+    for key, parameter in model.named_parameters():
+        assert torch.allclose(parameter.grad, theirs[key], atol=1e-5), key
 
 
 def test_simpo_loss_of_the_cpo_trainer(pairs):
