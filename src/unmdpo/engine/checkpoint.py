@@ -13,8 +13,6 @@ from unmdpo.engine.train import Trainer
 from unmdpo.errors import UserError
 from unmdpo.objectives import AdaptiveObjective
 
-PARTS = ("model", "optimizer", "objective", "scale")
-
 
 def save_checkpoint(trainer: Trainer, folder: Path, *, keep: int = 2) -> Path:
     """Writes `folder/update-N` aside and renames it into place; only the last `keep` stay."""

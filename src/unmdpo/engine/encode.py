@@ -6,6 +6,7 @@ the generation prefix, and the response with its end-of-turn token is scored, no
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -144,18 +145,18 @@ class EncodedPairs:
     def __len__(self) -> int:
         return len(self.valid)
 
-    @property
+    @cached_property
     def starts(self) -> NDArray[np.int64]:
         """(n,) where each pair's tokens begin."""
         totals = self.lengths.sum(axis=1, dtype=np.int64)
         starts: NDArray[np.int64] = np.cumsum(totals) - totals
         return starts
 
-    def pair(self, index: int, start: int) -> EncodedPair:
+    def pair(self, index: int) -> EncodedPair:
+        start = int(self.starts[index])
         a, b, c = (int(length) for length in self.lengths[index])
         tokens = self.tokens[start : start + a + b + c]
         return EncodedPair(tokens[:a], tokens[a : a + b], tokens[a + b :], bool(self.valid[index]))
 
     def select(self, indices: Iterable[int]) -> list[EncodedPair]:
-        starts = self.starts
-        return [self.pair(i, int(starts[i])) for i in indices]
+        return [self.pair(i) for i in indices]
