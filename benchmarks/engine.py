@@ -18,8 +18,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from unmdpo.engine import scoring
 from unmdpo.engine.encode import EncodedPair, EncodedPairs, Tokens
-from unmdpo.engine.scoring import compile_layers
-from unmdpo.engine.train import ObjectiveChoice, Trainer, TrainingData, TrainingSettings, score
+from unmdpo.engine.rows import TrainingData
+from unmdpo.engine.score import score
+from unmdpo.engine.scoring import PairScorer, compile_layers
+from unmdpo.engine.train import ObjectiveChoice, Trainer, TrainingSettings
 
 SHAPES: dict[str, dict[str, Any]] = {
     "1b": {
@@ -136,14 +138,16 @@ def main() -> None:
     pairs = synthetic_pairs(arguments.batch * arguments.updates, config.vocab_size)
     rate, flops = matrix_rate(device), useful_flops(SHAPES[arguments.model], pairs)
     warm = EncodedPairs.of(pairs.select(range(min(len(pairs), 24))))
-    score(model, warm, arguments.budget)
-    seconds = timed(lambda: score(model, pairs, arguments.budget), device)
+    score(PairScorer(model), warm, arguments.budget)
+    seconds = timed(lambda: score(PairScorer(model), pairs, arguments.budget), device)
     report("score", seconds, pairs, flops, rate, arguments.model)
-    data = TrainingData(pairs, torch.ones(len(pairs)), reference=score(model, pairs, arguments.budget))
+    data = TrainingData(
+        pairs, torch.ones(len(pairs)), reference=score(PairScorer(model), pairs, arguments.budget)
+    )
     settings = TrainingSettings(
         updates=arguments.updates + 1, batch=arguments.batch, token_budget=arguments.budget
     )
-    trainer = Trainer(model, data, ObjectiveChoice("dpo"), settings)
+    trainer = Trainer(PairScorer(model), data, ObjectiveChoice("dpo"), settings)
     first = trainer.step()
     print(json.dumps({"first_update_margin": first["rewards/margins"], "grad_norm": first["grad_norm"]}))
     if device.type == "cuda":

@@ -80,7 +80,7 @@ def test_packed_equals_one_by_one(name, attention):
     model = tiny(name, attention)
     with torch.no_grad():
         expected = one_by_one(model, PAIRS)
-        packed = response_log_probs(model, PackedBatch.of(PAIRS, budget=80))
+        packed = response_log_probs(model, PackedBatch.of(PAIRS, length=80))
         alone = torch.cat([response_log_probs(model, PackedBatch.of([p], p.tokens)) for p in PAIRS])
     assert packed.shape == (4, 2)
     assert torch.allclose(packed, expected, atol=1e-9)
@@ -121,7 +121,7 @@ def test_a_policy_that_equals_its_reference_has_log_ratio_zero():
 def test_other_layers_and_heads_are_refused():
     model = tiny("llama, tied")
     model.config.layer_types = ["linear_attention"] * 3
-    with pytest.raises(UserError, match=r"cannot be packed: \['linear_attention'\]"):
+    with pytest.raises(ValueError, match=r"\['linear_attention'\] cannot be packed"):
         response_log_probs(model, PackedBatch.of(PAIRS, 80))
     biased = tiny("llama, untied")
     biased.lm_head = torch.nn.Linear(32, 64, bias=True, dtype=torch.float64)
@@ -133,14 +133,12 @@ def test_other_layers_and_heads_are_refused():
 
 
 def test_layout_by_hand():
-    batch = PackedBatch.of([pair(2, 3, 1)], budget=8, pad_token=9)
+    batch = PackedBatch.of([pair(2, 3, 1)], length=8, pad_token=9)
     assert batch.positions[0].tolist() == [0, 1, 2, 3, 4, 2, 0, 0]
     assert batch.part[:6].tolist() == [0, 0, 1, 1, 1, 2]
     assert batch.tokens[0, 6:].tolist() == [9, 9]
     assert batch.predictor.tolist() == [1, 2, 3, 1]  # the prompt's last token predicts both first ones
     assert batch.response.tolist() == [0, 0, 0, 1]
-    assert batch.response_tokens.tolist() == [3, 1]
-    assert batch.fill == 6 / 8
     mask = batch.dense_mask()[0, 0].int().tolist()
     assert mask[4] == [1, 1, 1, 1, 1, 0, 0, 0]
     assert mask[5] == [1, 1, 0, 0, 0, 1, 0, 0]  # rejected sees the prompt and itself, not chosen
@@ -148,7 +146,7 @@ def test_layout_by_hand():
 
 
 def test_pairs_do_not_see_each_other():
-    batch = PackedBatch.of([pair(2, 2, 2), pair(3, 1, 1)], budget=12)
+    batch = PackedBatch.of([pair(2, 2, 2), pair(3, 1, 1)], length=12)
     mask = batch.dense_mask()[0, 0]
     assert not mask[6:11, :6].any()
     assert not mask[:6, 6:11].any()
@@ -156,7 +154,7 @@ def test_pairs_do_not_see_each_other():
 
 def test_a_full_budget_and_one_too_many():
     exact = pair(2, 2, 2)
-    assert PackedBatch.of([exact], 6).fill == 1
+    assert (PackedBatch.of([exact], 6).pair >= 0).all()
     with pytest.raises(ValueError, match="exceed the budget"):
         PackedBatch.of([exact, pair(1, 1, 1)], 8)
 

@@ -11,8 +11,11 @@ from tests.test_engine_logprobs import tiny
 from unmdpo.engine.checkpoint import checkpoints, load_checkpoint, save_checkpoint
 from unmdpo.engine.encode import EncodedPair, EncodedPairs
 from unmdpo.engine.masters import MasterWeights
+from unmdpo.engine.rows import TrainingData
 from unmdpo.engine.schedule import batch_of, epoch_order, learning_rate
-from unmdpo.engine.train import ObjectiveChoice, Trainer, TrainingData, TrainingSettings, score
+from unmdpo.engine.score import score
+from unmdpo.engine.scoring import PairScorer
+from unmdpo.engine.train import ObjectiveChoice, Trainer, TrainingSettings
 from unmdpo.errors import UserError
 from unmdpo.objectives import OBJECTIVES, PairLogps
 from unmdpo.scale import EMAScale, JointScale, Units
@@ -39,7 +42,7 @@ def setup():
     data = TrainingData(
         pairs=pairs,
         strength=torch.randint(1, 4, (20,), generator=rng).float(),
-        reference=score(model, pairs, token_budget=64),
+        reference=score(PairScorer(model), pairs, token_budget=64),
         scale=0.5 + 1.5 * torch.rand(20, generator=rng),
         unit=torch.arange(20),
     )
@@ -52,7 +55,11 @@ def trainer(setup, objective="unm-wr", scale=None, **changes):
         units = Units(torch.randn(20, 6, generator=torch.Generator().manual_seed(2)))
         scale = scale().start(units, torch.arange(20))
     return Trainer(
-        copy.deepcopy(model), data, ObjectiveChoice(objective), replace(SETTINGS, **changes), scale=scale
+        PairScorer(copy.deepcopy(model)),
+        data,
+        ObjectiveChoice(objective),
+        replace(SETTINGS, **changes),
+        scale=scale,
     )
 
 
@@ -78,7 +85,7 @@ def test_batches_cover_an_epoch_and_drop_the_rest():
     assert all(len(batch) == 4 for batch in seen)
     assert seen[0] + seen[1] == epoch_order(11, 5, 0)[:8]
     assert seen[2] + seen[3] == epoch_order(11, 5, 1)[:8]
-    with pytest.raises(ValueError, match="do not fill one batch"):
+    with pytest.raises(UserError, match="do not fill one batch"):
         batch_of(0, slots=3, batch=4, seed=5)
 
 
@@ -149,7 +156,9 @@ def test_training_learns_the_preferences(setup):
 def test_a_batch_without_valid_pairs_is_a_slot_and_no_update(setup):
     model, data = setup
     none = replace(data, pairs=replace(data.pairs, valid=np.zeros(20, dtype=bool)))
-    idle = Trainer(copy.deepcopy(model), none, ObjectiveChoice("beta-dpo"), replace(SETTINGS, updates=2))
+    idle = Trainer(
+        PairScorer(copy.deepcopy(model)), none, ObjectiveChoice("beta-dpo"), replace(SETTINGS, updates=2)
+    )
     lines = list(idle.run())
     assert [line["pairs/valid"] for line in lines] == [0, 0]
     assert same(weights(idle), {n: p.detach() for n, p in model.named_parameters()})
@@ -158,9 +167,9 @@ def test_a_batch_without_valid_pairs_is_a_slot_and_no_update(setup):
 def test_missing_needs_are_said(setup):
     model, data = setup
     with pytest.raises(UserError, match="needs reference log-probabilities"):
-        Trainer(model, replace(data, reference=None), ObjectiveChoice("dpo"))
+        Trainer(PairScorer(model), replace(data, reference=None), ObjectiveChoice("dpo"))
     with pytest.raises(UserError, match="needs a scale"):
-        Trainer(model, replace(data, scale=None), ObjectiveChoice("unm-ao"))
+        Trainer(PairScorer(model), replace(data, scale=None), ObjectiveChoice("unm-ao"))
 
 
 def test_nonfinite_losses_stop_and_name_the_pairs(setup):
@@ -170,7 +179,7 @@ def test_nonfinite_losses_stop_and_name_the_pairs(setup):
     reference = data.reference.clone()
     reference[bad, 0] = torch.nan
     broken = Trainer(
-        copy.deepcopy(model), replace(data, reference=reference), ObjectiveChoice("dpo"), SETTINGS
+        PairScorer(copy.deepcopy(model)), replace(data, reference=reference), ObjectiveChoice("dpo"), SETTINGS
     )
     before = weights(broken)
     with pytest.raises(UserError, match=rf"update 0: the loss is not finite for pairs \[{bad}\]"):
@@ -186,7 +195,7 @@ def test_bfloat16_models_have_float32_masters(setup, tmp_path):
     model, data = setup
     half = copy.deepcopy(model).to(torch.bfloat16)
     settings = replace(SETTINGS, learning_rate=1e-5, updates=4)
-    whole = Trainer(copy.deepcopy(half), data, ObjectiveChoice("dpo"), settings)
+    whole = Trainer(PairScorer(copy.deepcopy(half)), data, ObjectiveChoice("dpo"), settings)
     lines = list(whole.run())
     assert all(np.isfinite(line["loss"]) for line in lines)
     for name, parameter in whole.model.named_parameters():
@@ -198,10 +207,10 @@ def test_bfloat16_models_have_float32_masters(setup, tmp_path):
     moved = [(m - start[n].float()).abs().max().item() for n, m in whole.masters.named.items()]
     assert min(moved) > 0
     assert max(moved) < 1e-3  # steps far below bfloat16's own resolution are kept
-    first = Trainer(copy.deepcopy(half), data, ObjectiveChoice("dpo"), settings)
+    first = Trainer(PairScorer(copy.deepcopy(half)), data, ObjectiveChoice("dpo"), settings)
     again = [first.step(), first.step()]
     save_checkpoint(first, tmp_path)
-    resumed = Trainer(copy.deepcopy(half), data, ObjectiveChoice("dpo"), settings)
+    resumed = Trainer(PairScorer(copy.deepcopy(half)), data, ObjectiveChoice("dpo"), settings)
     load_checkpoint(resumed, checkpoints(tmp_path)[-1])
     assert again + list(resumed.run()) == lines
     assert all(torch.equal(resumed.masters.named[n], m) for n, m in whole.masters.named.items())
@@ -222,10 +231,10 @@ def test_microbatch_gradients_add_up_in_float32():
 
 def test_scoring_is_the_same_forward_pass(setup):
     model, data = setup
-    again = score(model, data.pairs, token_budget=64)
+    again = score(PairScorer(model), data.pairs, token_budget=64)
     assert torch.equal(again.isnan().any(1), torch.from_numpy(~data.pairs.valid))
     assert torch.equal(again[data.pairs.valid], data.reference[data.pairs.valid])
-    wide = score(model, data.pairs, token_budget=4096)
+    wide = score(PairScorer(model), data.pairs, token_budget=4096)
     assert torch.allclose(wide[data.pairs.valid], data.reference[data.pairs.valid], atol=1e-4)
 
 
@@ -278,7 +287,7 @@ def test_logged_rewards_are_the_losses_own(setup):
     model, data = setup
     (line,) = trainer(setup, "dpo", updates=1).run()
     slots = [i for i in batch_of(0, 20, 8, 42) if data.pairs.valid[i]]
-    logs = score(model, data.pairs.__class__.of(data.pairs.select(slots)), token_budget=64)
+    logs = score(PairScorer(model), data.pairs.__class__.of(data.pairs.select(slots)), token_budget=64)
     ones = torch.ones(len(slots))
     pairs = PairLogps(
         logs[:, 0], logs[:, 1], ones, ones, ones, data.reference[slots, 0], data.reference[slots, 1]

@@ -126,7 +126,7 @@ def test_packed_gradients_equal_the_dpo_trainers(
     trainer.compute_loss(trainer.model, batch).backward()
     theirs = {key: parameter.grad for key, parameter in trainer.model.named_parameters()}
     model = copy.deepcopy(policy_and_reference[0])
-    logs = response_log_probs(model, PackedBatch.of(encoded(tokenizer), budget=64))
+    logs = response_log_probs(model, PackedBatch.of(encoded(tokenizer), length=64))
     assert torch.allclose(logs, torch.stack([pairs.chosen, pairs.rejected], dim=1), atol=1e-5)
     packed = replace(pairs, chosen=logs[:, 0], rejected=logs[:, 1])
     OBJECTIVES[name].loss(packed, beta=0.7).mean().backward()

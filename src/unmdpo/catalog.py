@@ -73,6 +73,7 @@ class Spec:
     reference: bool = True
     scale: bool = False
     batch: bool = False
+    normalized: bool = False  # log-ratios are per token
     strength_map: bool = False  # takes `levels`, the values m(1), …, m(K)
     ordered: tuple[tuple[str, str], ...] = ()  # settings of which the first must not exceed the second
 
@@ -97,16 +98,21 @@ class Spec:
 
 
 MARGIN = {"beta": positive(BETA), "tau": nonnegative(TAU)}
-NORMALIZED = {"beta": positive(18.225), "tau": nonnegative(TAU)}  # β_LN = 0.05 · 364.5 (HelpSteer3)
+BETA_LN = 18.225  # 0.05 · 364.5 (HelpSteer3)
+NORMALIZED = {"beta": positive(BETA_LN), "tau": nonnegative(TAU)}
 
 CATALOG: dict[str, Spec] = {
     "dpo": Spec("DPO", {"beta": positive(BETA)}),
     "fixed-margin": Spec("DPO with the margin τ·m(k), q ≡ 1", MARGIN, strength_map=True),
     "unm-ao": Spec("UNM-DPO, advantage-only", MARGIN, scale=True, strength_map=True),
     "unm-wr": Spec("UNM-DPO, whole-residual", MARGIN, scale=True, strength_map=True),
-    "ulnm-wr": Spec("ULNM-DPO-WR, length-normalized", NORMALIZED, scale=True, strength_map=True),
-    "ulnm-ao": Spec("the AO placement, length-normalized", NORMALIZED, scale=True, strength_map=True),
-    "ln-dpo": Spec("DPO with length-normalized log-ratios", {"beta": positive(18.225)}),
+    "ulnm-wr": Spec(
+        "ULNM-DPO-WR, length-normalized", NORMALIZED, scale=True, strength_map=True, normalized=True
+    ),
+    "ulnm-ao": Spec(
+        "the AO placement, length-normalized", NORMALIZED, scale=True, strength_map=True, normalized=True
+    ),
+    "ln-dpo": Spec("DPO with length-normalized log-ratios", {"beta": positive(18.225)}, normalized=True),
     "odpo": Spec("DPO with an offset", {"beta": positive(BETA), "offset": nonnegative(0.75)}),
     "mmpo": Spec("soft targets by strength", {"beta": positive(BETA), "slope": positive(2.2)}),
     "simpo": Spec(

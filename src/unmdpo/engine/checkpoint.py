@@ -1,74 +1,103 @@
-"""Checkpoints that appear whole or not at all, and go on exactly: nothing pickled."""
+"""Checkpoints that appear whole or not at all, and go on exactly: nothing pickled.
+
+One process writes plain safetensors. Several write a PyTorch distributed checkpoint in safetensors
+files, each rank its own shards; either kind is read back by any number of ranks.
+"""
 
 import json
 import os
 import shutil
+import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from unmdpo.engine.optimizer import moments, restore, steps
 from unmdpo.engine.train import Trainer
 from unmdpo.errors import UserError
 from unmdpo.objectives import AdaptiveObjective
 
+DESCRIPTION = "checkpoint.json"
+
 
 def save_checkpoint(trainer: Trainer, folder: Path, *, keep: int = 2) -> Path:
     """Writes `folder/update-N` aside and renames it into place; only the last `keep` stay."""
-    target = folder / f"update-{trainer.update:08d}"
-    aside = folder / f".{target.name}.{os.getpid()}"
-    aside.mkdir(parents=True)
+    target, ranks = folder / f"update-{trainer.update:08d}", trainer.ranks
+    aside = folder / f".{target.name}.aside"
     try:
-        for part, tensors in _parts(trainer).items():
-            save_file(tensors, aside / f"{part}.safetensors")
-        described = {
-            "update": trainer.update,
-            "objective": trainer.objective.name,
-            "torch": torch.__version__,
-        }
-        (aside / "checkpoint.json").write_text(json.dumps(described, indent=2) + "\n", "utf-8")
-        if target.exists():
-            shutil.rmtree(target)
-        aside.rename(target)
+        if ranks.first:
+            shutil.rmtree(aside, ignore_errors=True)  # of a run that was killed while writing
+            aside.mkdir(parents=True)
+        ranks.wait()
+        for part, tensors in _large_parts(trainer).items():
+            _write(tensors, aside / part, trainer)
+        ranks.wait()
+        if ranks.first:
+            for part, tensors in _small_parts(trainer).items():
+                save_file(tensors, aside / f"{part}.safetensors")
+            (aside / DESCRIPTION).write_text(json.dumps(_describe(trainer), indent=2) + "\n", "utf-8")
+            _sync(aside)
+            if target.exists():
+                shutil.rmtree(target)
+            aside.rename(target)
+            for old in checkpoints(folder)[:-keep]:
+                shutil.rmtree(old)
+        ranks.wait()
     except OSError as error:
         shutil.rmtree(aside, ignore_errors=True)
         raise UserError(f"{target}: the checkpoint could not be written: {error.strerror}") from error
-    for old in checkpoints(folder)[:-keep]:
-        shutil.rmtree(old)
     return target
 
 
 def checkpoints(folder: Path) -> list[Path]:
     """Whole checkpoints, oldest first."""
-    return sorted(path for path in folder.glob("update-*") if (path / "checkpoint.json").is_file())
+    return sorted(path for path in folder.glob("update-*") if (path / DESCRIPTION).is_file())
 
 
 def load_checkpoint(trainer: Trainer, path: Path) -> None:
     """Puts a trainer that was set up in the same way where the checkpoint was taken."""
-    described = json.loads((path / "checkpoint.json").read_text("utf-8"))
+    described = json.loads((path / DESCRIPTION).read_text("utf-8"))
     if described["objective"] != trainer.objective.name:
         raise UserError(
             f"{path}: a checkpoint of objective '{described['objective']}', not '{trainer.objective.name}'"
         )
-    parts = {part: load_file(path / f"{part}.safetensors") for part in _parts(trainer)}
     with torch.no_grad():
-        for name, parameter in trainer.masters.named.items():
-            parameter.copy_(parts["model"][name])
+        for part, tensors in _large_parts(trainer).items():
+            _read(tensors, path / part)
+            if part == "optimizer":
+                restore(trainer.optimizer, trainer.masters.named, tensors, described["steps"])
         trainer.masters.publish()
-    _restore_moments(trainer, parts["optimizer"])
+    small = {part: load_file(path / f"{part}.safetensors") for part in _small_parts(trainer)}
     if isinstance(trainer.rule, AdaptiveObjective):
-        trainer.adaptive_state = trainer.rule.restore(parts["objective"])
+        trainer.adaptive_state = trainer.rule.restore(small["objective"])
     if trainer.scale is not None:
-        trainer.scale.load_state(parts["scale"])
-    trainer.update = described["update"]
+        trainer.scale.load_state(small["scale"])
+    trainer.update, trainer.num_tokens = described["update"], described["num_tokens"]
 
 
-def _parts(trainer: Trainer) -> dict[str, dict[str, Tensor]]:
-    parts = {
-        "model": {name: p.detach().contiguous() for name, p in trainer.masters.named.items()},
-        "optimizer": _moments(trainer),
+def _describe(trainer: Trainer) -> dict[str, Any]:
+    return {
+        "update": trainer.update,
+        "num_tokens": trainer.num_tokens,
+        "steps": steps(trainer.optimizer),
+        "objective": trainer.objective.name,
+        "torch": torch.__version__,
     }
+
+
+def _large_parts(trainer: Trainer) -> dict[str, dict[str, Tensor]]:
+    """What may be sharded. Reading fills these very tensors."""
+    named = trainer.masters.named
+    weights = {name: parameter.detach() for name, parameter in named.items()}
+    return {"model": weights, "optimizer": moments(trainer.optimizer, named)}
+
+
+def _small_parts(trainer: Trainer) -> dict[str, dict[str, Tensor]]:
+    """What every rank has whole."""
+    parts = {}
     if trainer.adaptive_state is not None:
         parts["objective"] = trainer.adaptive_state._asdict()
     if trainer.scale is not None:
@@ -76,19 +105,41 @@ def _parts(trainer: Trainer) -> dict[str, dict[str, Tensor]]:
     return parts
 
 
-def _moments(trainer: Trainer) -> dict[str, Tensor]:
-    """AdamW's moments under the names of their parameters."""
-    named = {}
-    for name, parameter in trainer.masters.named.items():
-        for key, value in trainer.optimizer.state.get(parameter, {}).items():
-            named[f"{name}:{key}"] = value.detach().contiguous()
-    return named or {"none": torch.zeros(())}
+def _write(tensors: dict[str, Tensor], place: Path, trainer: Trainer) -> None:
+    if trainer.ranks.world == 1:
+        save_file({name: value.contiguous() for name, value in tensors.items()}, _plain(place))
+        return
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter  # noqa: PLC0415 - slow
+    from torch.distributed.checkpoint.state_dict_saver import save  # noqa: PLC0415
+
+    save(tensors, storage_writer=HuggingFaceStorageWriter(str(place), save_distributed=True))
 
 
-def _restore_moments(trainer: Trainer, tensors: dict[str, Tensor]) -> None:
-    parameters = trainer.masters.named
-    for name, value in tensors.items():
-        owner, _, key = name.rpartition(":")
-        if owner:
-            target = value if key == "step" else value.to(parameters[owner].device)
-            trainer.optimizer.state[parameters[owner]][key] = target
+def _read(tensors: dict[str, Tensor], place: Path) -> None:
+    """Fills `tensors` from whichever kind of file is there."""
+    plain = _plain(place).is_file()
+    if plain and not any(hasattr(value, "full_tensor") for value in tensors.values()):
+        for name, value in load_file(_plain(place)).items():
+            tensors[name].copy_(value)
+        return
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader  # noqa: PLC0415 - slow
+    from torch.distributed.checkpoint.state_dict_loader import load  # noqa: PLC0415
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process: as intended
+        load(tensors, storage_reader=HuggingFaceStorageReader(str(place)))
+
+
+def _plain(place: Path) -> Path:
+    place.mkdir(exist_ok=True)
+    return place / "whole.safetensors"
+
+
+def _sync(folder: Path) -> None:
+    """On disk before the rename, so that a power cut leaves the old checkpoint or the new one."""
+    for path in [*folder.rglob("*"), folder]:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

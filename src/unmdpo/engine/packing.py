@@ -8,9 +8,11 @@ that attends to itself alone.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from unmdpo.engine.encode import EncodedPair
@@ -60,70 +62,72 @@ def visibility(
 
 
 @dataclass(frozen=True)
-class PackedBatch:
-    """Pairs side by side on one axis of `budget` tokens, and where their responses are predicted."""
+class PairBatch:
+    """Tokens of some pairs in rows, and where their responses are predicted.
 
-    tokens: Tensor  # (1, budget)
-    positions: Tensor  # (1, budget)
-    pair: Tensor  # (budget,) which pair a token belongs to, −1 for padding
-    part: Tensor  # (budget,) prompt, chosen or rejected
+    Token indices below count through the rows: `row · length + column`.
+    """
+
+    tokens: Tensor  # (rows, length)
     predictor: Tensor  # (r,) index of the token whose hidden state predicts a response token
     target: Tensor  # (r,) the response token predicted
     response: Tensor  # (r,) 2·pair for chosen, 2·pair + 1 for rejected
     pairs: int
-    response_tokens: Tensor  # (2·pairs,) scored tokens of each response
 
-    @classmethod
-    def of(cls, pairs: Sequence[EncodedPair], budget: int, pad_token: int = 0) -> "PackedBatch":
-        tokens = torch.full((budget,), pad_token, dtype=torch.int64)
-        positions = torch.zeros(budget, dtype=torch.int64)
-        pair_of = torch.full((budget,), PADDING, dtype=torch.int64)
-        part_of = torch.zeros(budget, dtype=torch.int64)
-        predictors, targets, responses, counts = [], [], [], []
-        start = 0
-        for number, pair in enumerate(pairs):
-            prompt_end = start + len(pair.prompt)
-            if start + pair.tokens > budget:
-                raise ValueError(f"pairs of {start + pair.tokens} tokens exceed the budget of {budget}")
-            at = start
-            for part, ids in ((PROMPT, pair.prompt), (CHOSEN, pair.chosen), (REJECTED, pair.rejected)):
-                end, first = at + len(ids), 0 if part == PROMPT else len(pair.prompt)
-                tokens[at:end] = torch.from_numpy(ids.astype("int64"))
-                positions[at:end] = torch.arange(first, first + len(ids))
-                pair_of[at:end], part_of[at:end] = number, part
-                if part != PROMPT:
-                    predicting = torch.arange(at - 1, end - 1)
-                    predicting[:1] = prompt_end - 1  # the prompt's last token predicts either first one
-                    predictors.append(predicting)
-                    targets.append(tokens[at:end])
-                    responses.append(torch.full((len(ids),), 2 * number + part - 1))
-                    counts.append(len(ids))
-                at = end
-            start = at
-        empty = torch.empty(0, dtype=torch.int64)
-        return cls(
-            tokens=tokens[None],
-            positions=positions[None],
-            pair=pair_of,
-            part=part_of,
-            predictor=torch.cat(predictors or [empty]),
-            target=torch.cat(targets or [empty]),
-            response=torch.cat(responses or [empty]),
-            pairs=len(pairs),
-            response_tokens=torch.tensor(counts, dtype=torch.int64),
-        )
-
-    @property
-    def fill(self) -> float:
-        """Share of the budget that is not padding."""
-        return float((self.pair != PADDING).float().mean())
-
-    def to(self, device: torch.device | str) -> "PackedBatch":
+    def to(self, device: torch.device) -> Self:
+        """On the device without waiting for it: the copies start from pinned memory."""
         tensors: dict[str, Any] = {name: v for name, v in vars(self).items() if isinstance(v, Tensor)}
         return replace(self, **{name: value.to(device, non_blocking=True) for name, value in tensors.items()})
 
+    def pinned(self) -> Self:
+        tensors: dict[str, Any] = {name: v for name, v in vars(self).items() if isinstance(v, Tensor)}
+        return replace(self, **{name: value.pin_memory() for name, value in tensors.items()})
+
+
+@dataclass(frozen=True)
+class PackedBatch(PairBatch):
+    """Pairs side by side in one row of a fixed number of tokens."""
+
+    positions: Tensor  # (1, length)
+    pair: Tensor  # (length,) which pair a token belongs to, −1 for padding
+    part: Tensor  # (length,) prompt, chosen or rejected
+
+    @classmethod
+    def of(cls, pairs: Sequence[EncodedPair], length: int, pad_token: int = 0) -> "PackedBatch":
+        sizes = np.array([(len(p.prompt), len(p.chosen), len(p.rejected)) for p in pairs]).reshape(-1, 3)
+        used = int(sizes.sum())
+        if used > length:
+            raise ValueError(f"pairs of {used} tokens exceed the budget of {length}")
+        segments = sizes.ravel()  # prompt, chosen, rejected of each pair
+        starts = np.cumsum(segments) - segments
+        pair = np.repeat(np.arange(len(pairs)), sizes.sum(axis=1))
+        part = np.repeat(np.tile([PROMPT, CHOSEN, REJECTED], len(pairs)), segments)
+        first = (sizes[:, :1] * np.array([0, 1, 1])).ravel()  # responses continue the prompt's positions
+        positions = np.arange(used) - np.repeat(starts - first, segments)
+        predictor = np.arange(used) - 1
+        prompt_ends = starts[::3] + sizes[:, 0]
+        firsts = starts[2::3][sizes[:, 2] > 0]
+        predictor[firsts] = prompt_ends[sizes[:, 2] > 0] - 1  # the prompt predicts either first token
+        ids = [ids for p in pairs for ids in (p.prompt, p.chosen, p.rejected)]
+        tokens = np.concatenate(ids) if ids else np.empty(0, dtype=np.int32)
+        scored = part != PROMPT
+
+        def padded(values: NDArray[Any], fill: int) -> Tensor:
+            return torch.from_numpy(np.pad(values.astype(np.int64), (0, length - used), constant_values=fill))
+
+        return cls(
+            tokens=padded(tokens, pad_token)[None],
+            positions=padded(positions, 0)[None],
+            pair=padded(pair, PADDING),
+            part=padded(part, PROMPT),
+            predictor=torch.from_numpy(predictor[scored]),
+            target=torch.from_numpy(tokens[scored].astype(np.int64)),
+            response=torch.from_numpy((2 * pair + part - CHOSEN)[scored]),
+            pairs=len(pairs),
+        )
+
     def dense_mask(self, window: int | None = None) -> Tensor:
-        """(1, 1, budget, budget) bool; with `window`, keys further back in position are hidden."""
+        """(1, 1, length, length) bool; with `window`, keys further back in position are hidden."""
         index = torch.arange(len(self.pair), device=self.pair.device)
         sees = visibility(self.pair, self.part, self.positions[0], window)
         return sees(index[:, None], index[None, :])[None, None]

@@ -7,6 +7,8 @@ from typing import Literal
 
 import torch
 
+from unmdpo.errors import UserError
+
 Schedule = Literal["constant", "linear", "cosine"]
 WARMUP_START = 0.1  # share of the learning rate at the first update
 
@@ -22,11 +24,16 @@ def epoch_order(slots: int, seed: int, epoch: int) -> list[int]:
     return order
 
 
+def updates_per_epoch(slots: int, batch: int) -> int:
+    """An epoch's incomplete last batch is dropped."""
+    if slots < batch:
+        raise UserError(f"{slots} pairs do not fill one batch of {batch}; lower training.batch")
+    return slots // batch
+
+
 def batch_of(update: int, slots: int, batch: int, seed: int) -> list[int]:
-    """The slots of a 0-based update; an epoch's incomplete last batch is dropped."""
-    per_epoch = slots // batch
-    if per_epoch == 0:
-        raise ValueError(f"{slots} pairs do not fill one batch of {batch}")
+    """The slots of a 0-based update."""
+    per_epoch = updates_per_epoch(slots, batch)
     epoch, position = divmod(update, per_epoch)
     return epoch_order(slots, seed, epoch)[position * batch : (position + 1) * batch]
 

@@ -1,40 +1,84 @@
-"""Response log-probabilities of packed pairs: the one forward pass that everything shares."""
+"""Response log-probabilities of pairs: the one forward pass that everything shares."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from unmdpo.engine.encode import EncodedPair
+from unmdpo.engine.layout import PACKABLE_LAYERS, lay_out, layout_of, microbatches
 from unmdpo.engine.logprobs import token_log_probs
-from unmdpo.engine.packing import PackedBatch, visibility
+from unmdpo.engine.packing import PackedBatch, PairBatch, visibility
+from unmdpo.engine.padded import PaddedBatch
 from unmdpo.errors import UserError
 
 # Block sizes of FlexAttention's kernels, measured on one H200 with heads of 64 (benchmarks/engine.py).
 HOPPER_BLOCKS: dict[str, int] = {
     "fwd_BLOCK_M": 128, "fwd_BLOCK_N": 128, "fwd_num_warps": 8, "fwd_num_stages": 2,
-    "bwd_BLOCK_M1": 64, "bwd_BLOCK_N1": 128, "bwd_BLOCK_M2": 128, "bwd_BLOCK_N2": 64, "bwd_num_warps": 8,
+    "bwd_BLOCK_M1": 64, "bwd_BLOCK_N1": 64, "bwd_BLOCK_M2": 64, "bwd_BLOCK_N2": 64, "bwd_num_warps": 4,
 }  # fmt: skip
 
 
-def response_log_probs(model: PreTrainedModel, batch: PackedBatch) -> Tensor:
+class PairScorer(nn.Module):
+    """A causal language model as a function from pairs to log-probabilities.
+
+    The one forward pass of training, the reference cache and out-of-fold scoring; and, on several
+    ranks, the root module that is sharded.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+        self.layout = layout_of(model)
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    def forward(self, batch: PairBatch) -> Tensor:
+        """(pairs, 2) summed log-probabilities of chosen and rejected, float32 at least."""
+        return response_log_probs(self.model, batch)
+
+    def settle(self) -> None:
+        """Gives back what a pass without gradient left gathered, if the model is sharded."""
+        reshard = getattr(self, "reshard", None)  # of FSDP2's modules
+        if callable(reshard):
+            reshard()
+
+    def prepare(self, pairs: Sequence[EncodedPair], budget: int) -> PairBatch:
+        """The pairs laid out, ready to travel to the device."""
+        batch = lay_out(self.layout, pairs, budget)
+        return batch.pinned() if self.device.type == "cuda" else batch
+
+    def microbatches(self, lengths: NDArray[np.int32], budget: int) -> list[list[int]]:
+        return microbatches(self.layout, lengths, budget)
+
+
+def response_log_probs(model: PreTrainedModel, batch: PairBatch) -> Tensor:
     """(pairs, 2) summed log-probabilities of chosen and rejected, float32 at least.
 
     Only the tokens that predict a response go through the head.
     """
-    hidden = body(model)(
-        input_ids=batch.tokens,
-        position_ids=batch.positions,
-        attention_mask=attention_mask(model, batch),
-        use_cache=False,
-        **kernel_options(model),
-    ).last_hidden_state[0]  # (budget, d)
+    hidden = body(model)(input_ids=batch.tokens, use_cache=False, **_inputs(model, batch)).last_hidden_state
     head = head_of(model)
     softcap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
-    logs = token_log_probs(hidden[batch.predictor], head.weight, batch.target, softcap)
+    predicting = hidden.flatten(0, 1).index_select(0, batch.predictor)  # (r, d)
+    logs = token_log_probs(predicting, head.weight, batch.target, softcap)
     sums = logs.new_zeros(2 * batch.pairs).index_add(0, batch.response, logs)
-    return sums.view(batch.pairs, 2)
+    return torch.stack([sums[0::2], sums[1::2]], dim=1)  # no view: sharded modules hook their output
+
+
+def _inputs(model: PreTrainedModel, batch: PairBatch) -> dict[str, Any]:
+    if isinstance(batch, PaddedBatch):
+        return {"attention_mask": batch.mask}
+    assert isinstance(batch, PackedBatch)
+    mask = attention_mask(model, batch)
+    return {"position_ids": batch.positions, "attention_mask": mask, **kernel_options(model)}
 
 
 def kernel_options(model: PreTrainedModel) -> dict[str, Any]:
@@ -73,12 +117,9 @@ def attention_mask(model: PreTrainedModel, batch: PackedBatch) -> Any:
     """The layout's mask in the form the model's attention takes; one for each kind of layer."""
     config = model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if kinds - PACKABLE_LAYERS:
+        raise ValueError(f"layers of kind {sorted(kinds - PACKABLE_LAYERS)} cannot be packed")
     windows = {"full_attention": None, "sliding_attention": getattr(config, "sliding_window", None)}
-    unknown = kinds - windows.keys()
-    if unknown:
-        raise UserError(
-            f"{type(model).__name__} has layers of a kind that cannot be packed: {sorted(unknown)}"
-        )
     flex = config._attn_implementation == "flex_attention"
     masks = {kind: (block_mask if flex else dense_mask)(model, batch, windows[kind]) for kind in kinds}
     return masks if len(masks) > 1 else next(iter(masks.values()))

@@ -1,0 +1,89 @@
+"""AdamW, with its moments on the device, or in the host's memory where the model fills the device."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.adamw import adamw
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+class HostAdamW(torch.optim.AdamW):
+    """Moments live in pinned host memory and visit the device one parameter at a time.
+
+    The arithmetic stays on the device, so the result is that of plain AdamW; the price is one trip of
+    both moments there and back for each update.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._step_one(parameter, group)
+
+    def _step_one(self, parameter: nn.Parameter, group: dict[str, Any]) -> None:
+        state = self.state[parameter]
+        if not state:
+            state["step"] = torch.zeros((), device=parameter.device)
+            pin = parameter.device.type == "cuda"
+            for name in MOMENTS:
+                state[name] = torch.zeros(parameter.shape, dtype=parameter.dtype, pin_memory=pin)
+        here: list[Tensor] = [state[name].to(parameter.device, non_blocking=True) for name in MOMENTS]
+        assert parameter.grad is not None
+        adamw(
+            [parameter], [parameter.grad], [here[0]], [here[1]], [], [state["step"]],
+            fused=parameter.device.type == "cuda", amsgrad=False, maximize=False,
+            beta1=group["betas"][0], beta2=group["betas"][1], eps=group["eps"],
+            lr=group["lr"], weight_decay=group["weight_decay"],
+        )  # fmt: skip
+        for name, moment in zip(MOMENTS, here, strict=True):
+            state[name].copy_(moment, non_blocking=True)
+
+
+def make_optimizer(
+    parameters: list[nn.Parameter],
+    *,
+    betas: tuple[float, float],
+    eps: float,
+    decay: float,
+    offload: bool,
+) -> torch.optim.AdamW:
+    """The learning rate is set before each update."""
+    on_gpu = parameters[0].device.type == "cuda"
+    if offload:
+        return HostAdamW(parameters, betas=betas, eps=eps, weight_decay=decay)
+    return torch.optim.AdamW(parameters, betas=betas, eps=eps, weight_decay=decay, fused=on_gpu)
+
+
+def moments(optimizer: torch.optim.AdamW, named: dict[str, nn.Parameter]) -> dict[str, Tensor]:
+    """Both moments of every parameter by name; zeros before the first update."""
+    found = {}
+    for name, parameter in named.items():
+        for key in MOMENTS:
+            value = optimizer.state.get(parameter, {}).get(key)
+            found[f"{name}:{key}"] = torch.zeros_like(parameter) if value is None else value
+    return {name: value.detach() for name, value in found.items()}
+
+
+def steps(optimizer: torch.optim.AdamW) -> int:
+    """How many updates have moved the parameters; the same for all of them."""
+    return next((int(state["step"]) for state in optimizer.state.values()), 0)
+
+
+def restore(
+    optimizer: torch.optim.AdamW, named: dict[str, nn.Parameter], tensors: dict[str, Tensor], taken: int
+) -> None:
+    """Puts the optimizer where `moments` and `steps` were read."""
+    if taken == 0:
+        return
+    for name, parameter in named.items():
+        on_device = any(group.get("fused") for group in optimizer.param_groups)
+        on_device = on_device or isinstance(optimizer, HostAdamW)
+        device = parameter.device if on_device else torch.device("cpu")
+        optimizer.state[parameter] = {
+            "step": torch.tensor(float(taken), device=device),
+            **{key: tensors[f"{name}:{key}"] for key in MOMENTS},
+        }

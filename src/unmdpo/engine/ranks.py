@@ -1,0 +1,73 @@
+"""Several processes as one: who does which microbatch, and how the ranks come to agree.
+
+Every rank knows the whole global batch and its packing, takes every n-th microbatch, and after a sum
+over the ranks knows the same numbers as the others. So statistics of the batch, adaptive objectives
+and scales beside the policy need no code of their own for several ranks.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Ranks:
+    rank: int = 0
+    world: int = 1
+
+    @classmethod
+    def current(cls) -> "Ranks":
+        if dist.is_available() and dist.is_initialized():
+            return cls(dist.get_rank(), dist.get_world_size())
+        return cls()
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    def turns(self, microbatches: Sequence[list[int]]) -> Iterator[tuple[list[int], bool]]:
+        """This rank's microbatches. Ranks that have one less repeat the last, and it counts nothing:
+        sharded models need every rank in every pass."""
+        for start in range(0, len(microbatches), self.world):
+            own = start + self.rank
+            yield (microbatches[own], True) if own < len(microbatches) else (microbatches[-1], False)
+
+    def total(self, values: Tensor) -> Tensor:
+        """Sums over the ranks, in place."""
+        if self.world > 1:
+            dist.all_reduce(values)
+        return values
+
+    def agree(self, decision: bool, device: torch.device) -> bool:
+        """The first rank's decision on all of them."""
+        if self.world == 1:
+            return decision
+        flag = torch.tensor(int(decision), device=device)
+        dist.broadcast(flag, src=0)
+        return bool(flag)
+
+    def wait(self) -> None:
+        if self.world > 1:
+            dist.barrier()
+
+
+def join(device: torch.device) -> Ranks:
+    """Joins the process group that `torchrun` describes in the environment, if it does."""
+    if "WORLD_SIZE" not in os.environ or dist.is_initialized():
+        return Ranks.current()
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend)
+    return Ranks.current()
+
+
+def local_device() -> torch.device:
+    """The GPU of this rank where there are GPUs."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(device)
+    return device
