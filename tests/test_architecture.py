@@ -27,7 +27,7 @@ LIBRARIES = {
     "scale": {"torch", "numpy", "safetensors"},
     "stats": {"numpy", "scipy", "sklearn"},
     "audit": {"numpy", "scipy"},
-    "engine": {"torch", "numpy", "transformers", "safetensors"},
+    "engine": {"torch", "numpy", "transformers", "safetensors", "peft", "wandb"},
     "yamls": {"yaml"},
     "recipe": {"pydantic", "pydantic_core", "yaml"},
     "recipes": {"pydantic"},

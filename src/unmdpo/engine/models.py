@@ -1,0 +1,86 @@
+"""Models and tokenizers from the Hub, a local folder or a GGUF file, ready for pairs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from unmdpo.engine.encode import Encoder
+from unmdpo.errors import UserError
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """Where a model comes from, as a recipe says it."""
+
+    path: str  # Hub name or local folder
+    revision: str | None = None
+    gguf_file: str | None = None  # a file in that place that holds weights and tokenizer
+    template: str | None = None  # Jinja text, or a file that ends in .jinja; the tokenizer's own if None
+    template_arguments: Mapping[str, Any] = field(default_factory=dict)
+    trust_remote_code: bool = False
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        given: dict[str, Any] = {"trust_remote_code": self.trust_remote_code}
+        if self.revision is not None:
+            given["revision"] = self.revision
+        if self.gguf_file is not None:
+            given["gguf_file"] = self.gguf_file
+        return given
+
+
+def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source.path, **source.arguments)
+    except (OSError, ValueError, ImportError) as error:
+        raise _not_loaded("tokenizer", source, error) from error
+    if source.template is not None:
+        tokenizer.chat_template = _template(source.template)
+    assert isinstance(tokenizer, PreTrainedTokenizerBase)
+    return tokenizer
+
+
+def make_encoder(source: ModelSource, max_length: int) -> Encoder:
+    return Encoder(load_tokenizer(source), max_length, source.template_arguments)
+
+
+def load_model(
+    source: ModelSource, *, device: torch.device, dtype: torch.dtype = torch.bfloat16
+) -> PreTrainedModel:
+    """On the device, with the attention that packs best there."""
+    try:
+        model = AutoModelForCausalLM.from_pretrained(source.path, dtype=dtype, **source.arguments)
+    except (OSError, ValueError, ImportError) as error:
+        raise _not_loaded("model", source, error) from error
+    assert isinstance(model, PreTrainedModel)
+    return choose_attention(model.to(device))  # type: ignore[arg-type]
+
+
+def choose_attention(model: PreTrainedModel) -> PreTrainedModel:
+    """FlexAttention on a GPU, where the model supports it; on a CPU, whatever it came with."""
+    if model.device.type == "cuda" and model._supports_flex_attn:
+        model.set_attn_implementation("flex_attention")
+    return model
+
+
+def _template(given: str) -> str:
+    if not given.endswith(".jinja"):
+        return given
+    try:
+        return Path(given).read_text("utf-8")
+    except OSError as error:
+        raise UserError(f"chat template {given}: {error.strerror}") from error
+
+
+def _not_loaded(what: str, source: ModelSource, error: Exception) -> UserError:
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    at = f" at revision {source.revision}" if source.revision else ""
+    return UserError(
+        f"the {what} of '{source.path}'{at} could not be loaded: {reason}\n"
+        "Check the name; for a gated model accept its terms on the Hub and run `hf auth login`; without a "
+        "network set model.path to a local folder, or HF_HOME to a cache that holds it."
+    )

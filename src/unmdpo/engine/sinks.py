@@ -1,0 +1,133 @@
+"""Where metrics go: JSON lines are the truth; a terminal line, TensorBoard and W&B are views of them."""
+
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+from unmdpo.errors import UserError
+
+Metrics = Mapping[str, float]
+
+
+class Sink(Protocol):
+    def log(self, update: int, metrics: Metrics) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class JsonLines:
+    """One line for each update. A resumed run first drops what its checkpoint does not know."""
+
+    def __init__(self, path: Path, from_update: int = 0) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        kept = [line for line in _lines(path) if line["update"] < from_update]
+        aside = path.with_name(f".{path.name}.aside")
+        aside.write_text("".join(json.dumps(line) + "\n" for line in kept), "utf-8")
+        aside.rename(path)
+        self._file = path.open("a", encoding="utf-8")
+
+    def log(self, update: int, metrics: Metrics) -> None:
+        self._file.write(json.dumps({"update": update} | dict(metrics)) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """Whole lines; the last one may have been cut off by a kill."""
+    if not path.exists():
+        return []
+    found = []
+    for line in path.read_text("utf-8").splitlines():
+        try:
+            found.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return found
+
+
+class ProgressLine:
+    """`update 12/150 · loss 0.6421 · 48.9 pairs/s · …`: rewritten in place on a terminal, a plain line
+    every `interval` seconds elsewhere."""
+
+    def __init__(self, updates: int, name: str = "train", stream: TextIO | None = None) -> None:
+        self.updates, self.name, self.stream = updates, name, stream or sys.stderr
+        self.interval = 0.2 if self.stream.isatty() else 30.0
+        self._shown, self._width = -math.inf, 0
+
+    def log(self, update: int, metrics: Metrics) -> None:
+        now, last = time.monotonic(), update + 1 >= self.updates
+        if now - self._shown < self.interval and not last:
+            return
+        self._shown = now
+        text = self.describe(update, metrics)
+        if self.stream.isatty():
+            self._width = max(self._width, len(text))
+            self.stream.write("\r" + text.ljust(self._width))
+        else:
+            self.stream.write(text + "\n")
+        self.stream.flush()
+
+    def describe(self, update: int, metrics: Metrics) -> str:
+        parts = [f"{self.name} {update + 1}/{self.updates}"]
+        if "loss" in metrics:
+            parts.append(f"loss {metrics['loss']:.4f}")
+        if "rewards/accuracies" in metrics:
+            parts.append(f"accuracy {metrics['rewards/accuracies']:.2f}")
+        pace = metrics.get("throughput/pairs_per_s", 0.0)
+        if pace > 0:
+            parts += [f"{pace:.1f} pairs/s", f"{metrics['throughput/tokens_per_s']:,.0f} tokens/s"]
+            parts.append(f"MFU {100 * metrics['throughput/mfu']:.0f}%")
+        left = (self.updates - update - 1) * metrics.get("throughput/update_s", 0.0)
+        return " · ".join([*parts, f"ETA {clock(left)}"])
+
+    def close(self) -> None:
+        if self.stream.isatty() and self._width:
+            self.stream.write("\n")
+
+
+def clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+
+
+class TensorBoard:
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - an extra
+        except ImportError as error:
+            raise UserError("TensorBoard needs its package: pip install 'unmdpo[tensorboard]'") from error
+        self._writer = SummaryWriter(str(folder))
+
+    def log(self, update: int, metrics: Metrics) -> None:
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value, update)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class WeightsAndBiases:
+    """The project, the key and whether to be offline come from W&B's own environment variables."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        try:
+            import wandb  # noqa: PLC0415 - an extra
+        except ImportError as error:
+            raise UserError("W&B needs its package: pip install 'unmdpo[wandb]'") from error
+        folder.mkdir(parents=True, exist_ok=True)
+        project = os.environ.get("WANDB_PROJECT", "unmdpo")
+        self._run = wandb.init(project=project, name=name, dir=str(folder))
+
+    def log(self, update: int, metrics: Metrics) -> None:
+        self._run.log(dict(metrics), step=update)
+
+    def close(self) -> None:
+        self._run.finish()
