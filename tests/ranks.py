@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 
+from tests.engine_world import SETTINGS, encoded
 from tests.test_engine_logprobs import tiny
-from tests.test_engine_train import SETTINGS, encoded
 from unmdpo.engine.checkpoint import load_checkpoint, save_checkpoint
 from unmdpo.engine.ranks import join, local_device
 from unmdpo.engine.rows import TrainingData

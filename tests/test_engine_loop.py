@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.test_engine_train import encoded, same, setup, trainer, weights  # noqa: F401
+from tests.engine_world import encoded, same, trainer, weights, world
 from unmdpo.engine.checkpoint import checkpoints
 from unmdpo.engine.loop import LoopSettings, train
 from unmdpo.engine.rows import TrainingData
@@ -40,14 +40,14 @@ def lines(folder, name="metrics"):
 
 @pytest.mark.parametrize(("objective", "scale"), [("gamma-po", None), ("unm-ao", JointScale)])
 @pytest.mark.parametrize("settings", [EVERY_UPDATE, replace(EVERY_UPDATE, checkpoint_updates=2)])
-def test_killed_after_any_update_the_end_is_the_same(setup, tmp_path, objective, scale, settings):  # noqa: F811
-    whole = trainer(setup, objective, scale)
+def test_killed_after_any_update_the_end_is_the_same(tmp_path, objective, scale, settings):
+    whole = trainer(objective, scale)
     train(whole, tmp_path / "whole", settings)
     for stop in range(1, 6):
         folder = tmp_path / f"killed-{stop}"
         with pytest.raises(Killed):
-            train(trainer(setup, objective, scale), folder, settings, sinks=[KillAfter(stop)])
-        resumed = trainer(setup, objective, scale)
+            train(trainer(objective, scale), folder, settings, sinks=[KillAfter(stop)])
+        resumed = trainer(objective, scale)
         train(resumed, folder, settings)
         assert same(weights(resumed), weights(whole))
         names = ["metrics.jsonl", *(f"checkpoints/{p.name}" for p in checkpoints(folder / "checkpoints"))]
@@ -60,24 +60,26 @@ def test_killed_after_any_update_the_end_is_the_same(setup, tmp_path, objective,
                 assert path.read_bytes() == twin.read_bytes(), path
 
 
-def test_a_finished_run_is_not_run_again(setup, tmp_path):  # noqa: F811
-    first = train(trainer(setup), tmp_path, EVERY_UPDATE)
+def test_a_finished_run_is_not_run_again(tmp_path):
+    first = train(trainer(), tmp_path, EVERY_UPDATE)
     before = (tmp_path / "metrics.jsonl").read_bytes()
-    again = trainer(setup)
+    again = trainer()
     assert train(again, tmp_path, EVERY_UPDATE, sinks=[KillAfter(1)]) == first
     assert again.update == 6
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
 
 
-def test_checkpoints_by_time_and_the_last_ones_kept(setup, tmp_path):  # noqa: F811
-    train(trainer(setup), tmp_path, LoopSettings(checkpoint_minutes=0.0, keep=3))
-    assert [p.name for p in checkpoints(tmp_path / "checkpoints")] == [f"update-0000000{u}" for u in (4, 5, 6)]
-    train(trainer(setup), tmp_path / "never", LoopSettings(checkpoint_minutes=None))
+def test_checkpoints_by_time_and_the_last_ones_kept(tmp_path):
+    train(trainer(), tmp_path, LoopSettings(checkpoint_minutes=0.0, keep=3))
+    assert [p.name for p in checkpoints(tmp_path / "checkpoints")] == [
+        f"update-0000000{u}" for u in (4, 5, 6)
+    ]
+    train(trainer(), tmp_path / "never", LoopSettings(checkpoint_minutes=None))
     assert [p.name for p in checkpoints(tmp_path / "never" / "checkpoints")] == ["update-00000006"]
 
 
-def test_every_metric_has_its_name(setup, tmp_path):  # noqa: F811
-    train(trainer(setup, "unm-wr"), tmp_path)
+def test_every_metric_has_its_name(tmp_path):
+    train(trainer("unm-wr"), tmp_path)
     line, pace = lines(tmp_path)[2], lines(tmp_path, "throughput")[2]
     assert {
         "loss", "grad_norm", "learning_rate", "epoch", "num_tokens", "rewards/chosen", "rewards/rejected",
@@ -85,9 +87,8 @@ def test_every_metric_has_its_name(setup, tmp_path):  # noqa: F811
         "margins/target", "scale/mean", "fill",
     } <= line.keys()  # fmt: skip
     assert line["epoch"] == 1.5  # three updates of 8 in 20 slots: the first epoch has two
-    assert pace.keys() == {
-        "update", "throughput/pairs_per_s", "throughput/tokens_per_s", "throughput/mfu", "throughput/update_s",
-    }  # fmt: skip
+    timed = {"pairs_per_s", "tokens_per_s", "mfu", "update_s"}
+    assert pace.keys() == {"update", *(f"throughput/{name}" for name in timed)}
     assert all(value > 0 for name, value in pace.items() if name != "update")
     tokens = [entry["num_tokens"] for entry in lines(tmp_path)]
     assert tokens == sorted(tokens)
@@ -96,15 +97,16 @@ def test_every_metric_has_its_name(setup, tmp_path):  # noqa: F811
 # --- Validation -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("objective", "scale"), [("mixdpo", None), ("beta-dpo", None), ("unm-wr", JointScale)])
-def test_validation_changes_nothing(setup, tmp_path, objective, scale):  # noqa: F811
-    model, data = setup
+@pytest.mark.parametrize(
+    ("objective", "scale"), [("mixdpo", None), ("beta-dpo", None), ("unm-wr", JointScale)]
+)
+def test_validation_changes_nothing(tmp_path, objective, scale):
     pairs = encoded(6, invalid=(1,))
-    held_out = TrainingData(pairs, torch.ones(6), score(trainer(setup).scorer, pairs), unit=torch.arange(6))
+    held_out = TrainingData(pairs, torch.ones(6), score(trainer().scorer, pairs), unit=torch.arange(6))
     units = Units(torch.randn(6, 6, generator=torch.Generator().manual_seed(3)))
     runs = {}
     for name, validation in (("with", Validation(held_out, units)), ("without", None)):
-        one = trainer(setup, objective, scale)
+        one = trainer(objective, scale)
         train(one, tmp_path / name, LoopSettings(validate_updates=2), validation=validation)
         runs[name] = one
     assert same(weights(runs["with"]), weights(runs["without"]))
@@ -115,9 +117,9 @@ def test_validation_changes_nothing(setup, tmp_path, objective, scale):  # noqa:
     assert plain == lines(tmp_path / "without")
 
 
-def test_validation_loss_of_an_untrained_policy_is_log_two(setup):  # noqa: F811
-    model, data = setup
-    one = trainer(setup, "dpo")
+def test_validation_loss_of_an_untrained_policy_is_log_two():
+    _, data = world()
+    one = trainer("dpo")
     found = Validation(data)(one)
     assert found["eval_loss"] == pytest.approx(0.693147, abs=1e-5)
     assert found["eval_rewards/margins"] == pytest.approx(0, abs=1e-5)
@@ -141,9 +143,8 @@ def test_progress_says_what_people_ask_for():
     line = ProgressLine(150, "policy dpo", stream)
     line.log(11, {"loss": 0.64213, "rewards/accuracies": 0.7, **pace, "throughput/update_s": 2.6})
     line.log(12, {"loss": 0.1})  # within the interval: nothing
-    assert stream.getvalue() == (
-        "policy dpo 12/150 · loss 0.6421 · accuracy 0.70 · 48.9 pairs/s · 65,803 tokens/s · MFU 57% · ETA 5:59\n"
-    )
+    shown = "policy dpo 12/150 · loss 0.6421 · accuracy 0.70 · 48.9 pairs/s · 65,803 tokens/s · MFU 57%"
+    assert stream.getvalue() == f"{shown} · ETA 5:59\n"
     line.log(149, {"loss": 0.1})  # the last one always shows
     assert stream.getvalue().endswith("policy dpo 150/150 · loss 0.1000 · ETA 0:00\n")
     assert clock(3661) == "1:01:01"
@@ -159,14 +160,17 @@ def test_progress_rewrites_its_line_on_a_terminal():
     line.log(0, {"loss": 1.0})
     line.log(1, {})
     line.close()
-    assert stream.getvalue() == "\rtrain 1/2 · loss 1.0000 · ETA 0:00\r" + "train 2/2 · ETA 0:00".ljust(34) + "\n"
+    assert (
+        stream.getvalue()
+        == "\rtrain 1/2 · loss 1.0000 · ETA 0:00\r" + "train 2/2 · ETA 0:00".ljust(34) + "\n"
+    )
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_tensorboard_holds_the_same_numbers(setup, tmp_path):  # noqa: F811
+def test_tensorboard_holds_the_same_numbers(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    train(trainer(setup), tmp_path, sinks=[TensorBoard(tmp_path / "board")])
+    train(trainer(), tmp_path, sinks=[TensorBoard(tmp_path / "board")])
     events = EventAccumulator(str(tmp_path / "board")).Reload()
     shown = [(event.step, event.value) for event in events.Scalars("loss")]
     assert shown == [(line["update"], pytest.approx(line["loss"], rel=1e-6)) for line in lines(tmp_path)]
@@ -174,9 +178,9 @@ def test_tensorboard_holds_the_same_numbers(setup, tmp_path):  # noqa: F811
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_wandb_offline_gets_every_update(setup, tmp_path, monkeypatch):  # noqa: F811
+def test_wandb_offline_gets_every_update(tmp_path, monkeypatch):
     for name, value in {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}.items():
         monkeypatch.setenv(name, value)
-    train(trainer(setup), tmp_path, sinks=[WeightsAndBiases("test", tmp_path / "w")])
+    train(trainer(), tmp_path, sinks=[WeightsAndBiases("test", tmp_path / "w")])
     (record,) = (tmp_path / "w").rglob("*.wandb")
     assert b"rewards/accuracies" in record.read_bytes()

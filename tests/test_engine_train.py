@@ -7,69 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from tests.test_engine_logprobs import tiny
+from tests.engine_world import SETTINGS, same, trainer, weights, world
 from unmdpo.engine.checkpoint import checkpoints, load_checkpoint, save_checkpoint
-from unmdpo.engine.encode import EncodedPair, EncodedPairs
 from unmdpo.engine.masters import MasterWeights
-from unmdpo.engine.rows import TrainingData
 from unmdpo.engine.schedule import batch_of, epoch_order, learning_rate
 from unmdpo.engine.score import score
 from unmdpo.engine.scoring import PairScorer
-from unmdpo.engine.train import ObjectiveChoice, Trainer, TrainingSettings
+from unmdpo.engine.train import ObjectiveChoice, Trainer
 from unmdpo.errors import UserError
 from unmdpo.objectives import OBJECTIVES, PairLogps
-from unmdpo.scale import EMAScale, JointScale, Units
-
-SETTINGS = TrainingSettings(
-    updates=6, batch=8, learning_rate=1e-2, warmup=2, token_budget=64, weight_decay=0.1, eps=1e-8
-)
-
-
-def encoded(n=20, invalid=(3, 11)):
-    rng = np.random.default_rng(0)
-
-    def ids(low, high):
-        return rng.integers(3, 64, rng.integers(low, high)).astype(np.int32)
-
-    return EncodedPairs.of(EncodedPair(ids(1, 8), ids(1, 9), ids(1, 9), i not in invalid) for i in range(n))
-
-
-@pytest.fixture(scope="module")
-def setup():
-    model = tiny("llama, tied", "sdpa", torch.float32)
-    pairs = encoded()
-    rng = torch.Generator().manual_seed(1)
-    data = TrainingData(
-        pairs=pairs,
-        strength=torch.randint(1, 4, (20,), generator=rng).float(),
-        reference=score(PairScorer(model), pairs, token_budget=64),
-        scale=0.5 + 1.5 * torch.rand(20, generator=rng),
-        unit=torch.arange(20),
-    )
-    return model, data
-
-
-def trainer(setup, objective="unm-wr", scale=None, **changes):
-    model, data = setup
-    if scale is not None:
-        units = Units(torch.randn(20, 6, generator=torch.Generator().manual_seed(2)))
-        scale = scale().start(units, torch.arange(20))
-    return Trainer(
-        PairScorer(copy.deepcopy(model)),
-        data,
-        ObjectiveChoice(objective),
-        replace(SETTINGS, **changes),
-        scale=scale,
-    )
-
-
-def weights(trained):
-    return {name: p.detach().clone() for name, p in trained.model.named_parameters()}
-
-
-def same(a, b, atol=0.0):
-    return all(torch.allclose(a[name], b[name], atol=atol, rtol=0) for name in a)
-
+from unmdpo.scale import EMAScale, JointScale
 
 # --- Order and schedule ---------------------------------------------------------------------------
 
@@ -106,10 +53,10 @@ def test_learning_rates_by_hand():
 
 
 @pytest.mark.parametrize("objective", ["dpo", "unm-wr", "ulnm-wr", "simpo", "beta-dpo", "gamma-po", "mixdpo"])
-def test_packing_does_not_matter(setup, objective):
+def test_packing_does_not_matter(objective):
     trained = {}
     for budget in (40, 4096):
-        one = trainer(setup, objective, token_budget=budget, updates=3)
+        one = trainer(objective, token_budget=budget, updates=3)
         losses = [line["loss"] for line in one.run()]
         trained[budget] = (losses, weights(one))
     for budget in (40,):
@@ -117,10 +64,10 @@ def test_packing_does_not_matter(setup, objective):
         assert same(trained[budget][1], trained[4096][1], atol=2e-4)
 
 
-def test_one_update_by_hand(setup):
+def test_one_update_by_hand():
     """The first update of UNM-DPO-WR with a plain loop over pairs and torch's own optimizer."""
-    model, data = setup
-    one = trainer(setup, updates=1)
+    model, data = world()
+    one = trainer(updates=1)
     (line,) = one.run()
     slow = copy.deepcopy(model).train()
     slots = [i for i in batch_of(0, 20, 8, 42) if data.pairs.valid[i]]
@@ -146,15 +93,15 @@ def test_one_update_by_hand(setup):
     assert same(weights(one), expected, atol=2e-4)
 
 
-def test_training_learns_the_preferences(setup):
-    lines = list(trainer(setup, "dpo", updates=40).run())
+def test_training_learns_the_preferences():
+    lines = list(trainer("dpo", updates=40).run())
     assert lines[0]["rewards/margins"] == pytest.approx(0, abs=1e-6)
     assert lines[-1]["loss"] < lines[0]["loss"]
     assert lines[-1]["rewards/accuracies"] > 0.9
 
 
-def test_a_batch_without_valid_pairs_is_a_slot_and_no_update(setup):
-    model, data = setup
+def test_a_batch_without_valid_pairs_is_a_slot_and_no_update():
+    model, data = world()
     none = replace(data, pairs=replace(data.pairs, valid=np.zeros(20, dtype=bool)))
     idle = Trainer(
         PairScorer(copy.deepcopy(model)), none, ObjectiveChoice("beta-dpo"), replace(SETTINGS, updates=2)
@@ -164,16 +111,16 @@ def test_a_batch_without_valid_pairs_is_a_slot_and_no_update(setup):
     assert same(weights(idle), {n: p.detach() for n, p in model.named_parameters()})
 
 
-def test_missing_needs_are_said(setup):
-    model, data = setup
+def test_missing_needs_are_said():
+    model, data = world()
     with pytest.raises(UserError, match="needs reference log-probabilities"):
         Trainer(PairScorer(model), replace(data, reference=None), ObjectiveChoice("dpo"))
     with pytest.raises(UserError, match="needs a scale"):
         Trainer(PairScorer(model), replace(data, scale=None), ObjectiveChoice("unm-ao"))
 
 
-def test_nonfinite_losses_stop_and_name_the_pairs(setup):
-    model, data = setup
+def test_nonfinite_losses_stop_and_name_the_pairs():
+    model, data = world()
     slots = batch_of(0, 20, 8, 42)
     bad = next(slot for slot in slots if data.pairs.valid[slot])
     reference = data.reference.clone()
@@ -191,8 +138,8 @@ def test_nonfinite_losses_stop_and_name_the_pairs(setup):
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # of processors without bfloat16
-def test_bfloat16_models_have_float32_masters(setup, tmp_path):
-    model, data = setup
+def test_bfloat16_models_have_float32_masters(tmp_path):
+    model, data = world()
     half = copy.deepcopy(model).to(torch.bfloat16)
     settings = replace(SETTINGS, learning_rate=1e-5, updates=4)
     whole = Trainer(PairScorer(copy.deepcopy(half)), data, ObjectiveChoice("dpo"), settings)
@@ -229,8 +176,8 @@ def test_microbatch_gradients_add_up_in_float32():
 # --- Scoring --------------------------------------------------------------------------------------
 
 
-def test_scoring_is_the_same_forward_pass(setup):
-    model, data = setup
+def test_scoring_is_the_same_forward_pass():
+    model, data = world()
     again = score(PairScorer(model), data.pairs, token_budget=64)
     assert torch.equal(again.isnan().any(1), torch.from_numpy(~data.pairs.valid))
     assert torch.equal(again[data.pairs.valid], data.reference[data.pairs.valid])
@@ -253,13 +200,13 @@ RESUMED = [
 
 @pytest.mark.parametrize(("objective", "scale"), RESUMED)
 @pytest.mark.parametrize("stop", [3])
-def test_resuming_is_byte_identical(setup, tmp_path, objective, scale, stop):
-    whole = trainer(setup, objective, scale)
+def test_resuming_is_byte_identical(tmp_path, objective, scale, stop):
+    whole = trainer(objective, scale)
     expected = list(whole.run())
-    first = trainer(setup, objective, scale)
+    first = trainer(objective, scale)
     lines = [first.step() for _ in range(stop)]
     save_checkpoint(first, tmp_path)
-    resumed = trainer(setup, objective, scale)
+    resumed = trainer(objective, scale)
     load_checkpoint(resumed, checkpoints(tmp_path)[-1])
     lines += list(resumed.run())
     assert lines == expected
@@ -270,8 +217,8 @@ def test_resuming_is_byte_identical(setup, tmp_path, objective, scale, stop):
         assert all(torch.equal(v, resumed.scale.state()[k]) for k, v in whole.scale.state().items())
 
 
-def test_only_whole_checkpoints_count_and_old_ones_go(setup, tmp_path):
-    one = trainer(setup)
+def test_only_whole_checkpoints_count_and_old_ones_go(tmp_path):
+    one = trainer()
     for _ in range(4):
         one.step()
         save_checkpoint(one, tmp_path, keep=2)
@@ -279,13 +226,13 @@ def test_only_whole_checkpoints_count_and_old_ones_go(setup, tmp_path):
     assert [path.name for path in checkpoints(tmp_path)] == ["update-00000003", "update-00000004"]
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
     with pytest.raises(UserError, match="a checkpoint with "):
-        load_checkpoint(trainer(setup, "dpo"), checkpoints(tmp_path)[-1])
+        load_checkpoint(trainer("dpo"), checkpoints(tmp_path)[-1])
 
 
-def test_logged_rewards_are_the_losses_own(setup):
+def test_logged_rewards_are_the_losses_own():
     """At the first update of DPO the mean loss follows from the logged log-probabilities."""
-    model, data = setup
-    (line,) = trainer(setup, "dpo", updates=1).run()
+    model, data = world()
+    (line,) = trainer("dpo", updates=1).run()
     slots = [i for i in batch_of(0, 20, 8, 42) if data.pairs.valid[i]]
     logs = score(PairScorer(model), data.pairs.__class__.of(data.pairs.select(slots)), token_budget=64)
     ones = torch.ones(len(slots))
