@@ -160,8 +160,9 @@ def test_a_full_budget_and_one_too_many():
 
 
 def test_padded_lengths_take_few_values():
-    assert [padded_length(n, 64) for n in (1, 16, 17, 48, 49, 64)] == [16, 16, 32, 48, 64, 64]
-    assert padded_length(100, 64) == 112  # a pair longer than the budget has a bin of its own
+    assert [padded_length(n, 64, True) for n in (1, 16, 17, 48, 49, 64)] == [16, 16, 32, 48, 64, 64]
+    assert padded_length(17, 64, fixed=False) == 17
+    assert padded_length(100, 64, True) == 112  # a pair longer than the budget has a bin of its own
 
 
 def test_first_fit():

@@ -42,20 +42,23 @@ def microbatches(layout: Layout, lengths: NDArray[np.int32], budget: int) -> lis
     return alike((lengths[:, 0] + lengths[:, 1:].max(axis=1)).tolist(), budget)
 
 
-def lay_out(layout: Layout, pairs: Sequence[EncodedPair], budget: int) -> PairBatch:
+def lay_out(layout: Layout, pairs: Sequence[EncodedPair], budget: int, fixed: bool) -> PairBatch:
+    """One batch of a group; with `fixed` only few shapes occur."""
     if layout == "packed":
-        return PackedBatch.of(pairs, padded_length(sum(pair.tokens for pair in pairs), budget))
+        return PackedBatch.of(pairs, padded_length(sum(pair.tokens for pair in pairs), budget, fixed))
     return PaddedBatch.of(pairs)
 
 
-def fill_rate(layout: Layout, lengths: NDArray[np.int32], groups: list[list[int]], budget: int) -> float:
+def fill_rate(
+    layout: Layout, lengths: NDArray[np.int32], groups: list[list[int]], budget: int, fixed: bool
+) -> float:
     """Share of the laid-out tokens that are not padding, over all groups."""
     used = laid_out = 0
     for members in groups:
         prompt, responses = lengths[members, 0], lengths[members, 1:]
         if layout == "packed":
             tokens = int(prompt.sum() + responses.sum())
-            laid_out += padded_length(tokens, budget)
+            laid_out += padded_length(tokens, budget, fixed)
         else:
             tokens = int(2 * prompt.sum() + responses.sum())
             laid_out += 2 * len(members) * int((prompt + responses.max(axis=1)).max())

@@ -38,12 +38,13 @@ def first_fit(lengths: Sequence[int], budget: int) -> list[list[int]]:
     return [sorted(members) for members in bins]
 
 
-def padded_length(tokens: int, budget: int) -> int:
-    """The length a bin of `tokens` is padded to: quarters of the budget, so that few shapes occur.
+def padded_length(tokens: int, budget: int, fixed: bool) -> int:
+    """The length a bin of `tokens` is padded to: quarters of the budget, so that few shapes occur, where
+    shapes should be `fixed` because kernels are compiled for each of them.
 
     The last bin of a batch is seldom full; padding it to the whole budget would waste a tenth of the work.
     """
-    step = max(1, budget // 4)
+    step = max(1, budget // 4) if fixed else 1
     return -(-tokens // step) * step
 
 

@@ -16,15 +16,16 @@ from unmdpo.scale import Units
 
 
 @torch.no_grad()
-def score(scorer: PairScorer, pairs: EncodedPairs, token_budget: int = 16_384) -> Tensor:
+def score(scorer: PairScorer, pairs: EncodedPairs, token_budget: int | None = None) -> Tensor:
     """(n, 2) log-probabilities of chosen and rejected of every pair, NaN where invalid."""
     ranks, was_training = Ranks.current(), scorer.training
+    budget = token_budget or scorer.default_budget
     slots = pairs.valid.nonzero()[0]
     found = torch.zeros(len(slots), 2, device=scorer.device)
     scorer.train(False)
     try:
-        for members, counts in ranks.turns(scorer.microbatches(pairs.lengths[slots], token_budget)):
-            batch = scorer.prepare(pairs.select(slots[members].tolist()), token_budget)
+        for members, counts in ranks.turns(scorer.microbatches(pairs.lengths[slots], budget)):
+            batch = scorer.prepare(pairs.select(slots[members].tolist()), budget)
             logs = scorer(batch.to(scorer.device)).float()
             if counts:
                 found[torch.tensor(members).to(scorer.device, non_blocking=True)] = logs
@@ -49,7 +50,7 @@ class Validation:
     @torch.no_grad()
     def __call__(self, trainer: Trainer) -> dict[str, float]:
         """The objective's loss and the rewards, averaged over the valid pairs, as `eval_…`."""
-        logs = score(trainer.scorer, self.data.pairs, trainer.settings.token_budget)
+        logs = score(trainer.scorer, self.data.pairs, trainer.budget)
         slots, rule = self.data.valid(range(len(self.data))), trainer.rule
         if not slots:
             return {}

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from unmdpo.engine.encode import EncodedPair
-from unmdpo.engine.layout import PACKABLE_LAYERS, lay_out, layout_of, microbatches
+from unmdpo.engine.layout import PACKABLE_LAYERS, fill_rate, lay_out, layout_of, microbatches
 from unmdpo.engine.logprobs import token_log_probs
 from unmdpo.engine.packing import PackedBatch, PairBatch, visibility
 from unmdpo.engine.padded import PaddedBatch
@@ -52,11 +52,24 @@ class PairScorer(nn.Module):
 
     def prepare(self, pairs: Sequence[EncodedPair], budget: int) -> PairBatch:
         """The pairs laid out, ready to travel to the device."""
-        batch = lay_out(self.layout, pairs, budget)
+        batch = lay_out(self.layout, pairs, budget, self._compiles)
         return batch.pinned() if self.device.type == "cuda" else batch
 
     def microbatches(self, lengths: NDArray[np.int32], budget: int) -> list[list[int]]:
         return microbatches(self.layout, lengths, budget)
+
+    def fill_rate(self, lengths: NDArray[np.int32], groups: list[list[int]], budget: int) -> float:
+        return fill_rate(self.layout, lengths, groups, budget, self._compiles)
+
+    @property
+    def default_budget(self) -> int:
+        """Tokens of a microbatch: enough to keep a GPU busy; on a CPU no more than a dense mask is good
+        for, since its cost grows with the square."""
+        return 16_384 if self.device.type == "cuda" else 512
+
+    @property
+    def _compiles(self) -> bool:
+        return self.device.type == "cuda"
 
 
 def response_log_probs(model: PreTrainedModel, batch: PairBatch) -> Tensor:

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from unmdpo.engine.layout import fill_rate
 from unmdpo.engine.masters import MasterWeights
 from unmdpo.engine.optimizer import make_optimizer
 from unmdpo.engine.packing import PairBatch
@@ -42,7 +41,7 @@ class TrainingSettings:
     eps: float = 1e-5
     clip: float = 1.0
     seed: int = 42
-    token_budget: int = 16_384  # tokens of a microbatch
+    token_budget: int | None = None  # tokens of a microbatch; what suits the device
     offload_optimizer: bool = False  # moments in the host's memory, for models that fill the device
 
 
@@ -111,6 +110,10 @@ class Trainer:
     def device(self) -> torch.device:
         return self.scorer.device
 
+    @property
+    def budget(self) -> int:
+        return self.settings.token_budget or self.scorer.default_budget
+
     def run(self) -> Iterator[dict[str, float]]:
         """Trains to the end of the budget; one line of metrics for each update."""
         while self.update < self.settings.updates:
@@ -144,14 +147,14 @@ class Trainer:
     def _lay_out(self, update: int) -> GlobalBatch:
         s, pairs = self.settings, self.data.pairs
         slots = self.data.valid(batch_of(update, len(self.data), s.batch, s.seed))
-        groups = self.scorer.microbatches(pairs.lengths[slots], s.token_budget)
+        groups = self.scorer.microbatches(pairs.lengths[slots], self.budget)
         work = [
             Microbatch(
-                members, self.scorer.prepare(pairs.select(slots[i] for i in members), s.token_budget), counts
+                members, self.scorer.prepare(pairs.select(slots[i] for i in members), self.budget), counts
             )
             for members, counts in self.ranks.turns(groups)
         ]
-        fill = fill_rate(self.scorer.layout, pairs.lengths[slots], groups, s.token_budget)
+        fill = self.scorer.fill_rate(pairs.lengths[slots], groups, self.budget)
         return GlobalBatch(update, slots, work, int(pairs.lengths[slots].sum()), fill)
 
     def _descend(self, batch: GlobalBatch) -> dict[str, float]:

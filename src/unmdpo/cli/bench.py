@@ -1,0 +1,50 @@
+"""`unmdpo bench`: how fast this machine trains and scores."""
+
+import json
+from typing import Annotated
+
+import typer
+
+
+def bench(
+    model: Annotated[str, typer.Option(help="135m, 1b, 8b, tiny, or a model's folder or Hub name.")] = "1b",
+    batch: Annotated[int, typer.Option(min=1, help="Pairs in a global batch.")] = 128,
+    updates: Annotated[int, typer.Option(min=1, help="Updates to time, after one to warm up.")] = 3,
+    budget: Annotated[
+        int | None, typer.Option(min=64, help="Tokens of a microbatch; default: what suits the device.")
+    ] = None,
+    max_length: Annotated[int, typer.Option(min=32, help="Longest prompt and response.")] = 4096,
+    lora: Annotated[int | None, typer.Option(min=1, help="Train a LoRA adapter of this rank.")] = None,
+    offload: Annotated[bool, typer.Option("--offload-optimizer", help="Keep moments on the host.")] = False,
+    checkpointing: Annotated[
+        bool | None, typer.Option("--checkpointing/--no-checkpointing", help="Default: as memory needs.")
+    ] = None,
+    objective: Annotated[str, typer.Option(help="Any objective that needs no scale head.")] = "dpo",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON line each.")] = False,
+) -> None:
+    """Time training and scoring on random pairs of HelpSteer3's lengths."""
+    from unmdpo.catalog import CATALOG
+    from unmdpo.engine.bench import BenchSettings
+    from unmdpo.engine.bench import bench as run
+    from unmdpo.errors import UserError
+    from unmdpo.nearest import did_you_mean
+
+    if objective not in CATALOG:
+        raise UserError(f"unknown objective '{objective}'; {did_you_mean(objective, CATALOG)}")
+    settings = BenchSettings(
+        model, batch, updates, budget, max_length, lora, offload, checkpointing, objective
+    )
+    for line in run(settings):
+        typer.echo(json.dumps(line) if as_json else _sentence(line))
+
+
+def _sentence(line: dict[str, object]) -> str:
+    parts = [
+        f"{line['what']}: {line['pairs_per_s']} pairs/s",
+        f"{line['tokens_per_s']:,} tokens/s",
+        f"{line['useful_tflops']} useful TFLOP/s",
+        f"{100 * float(str(line['share_of_matrix_rate'])):.0f}% of this device's matrix rate",
+    ]
+    if "peak_gib" in line:
+        parts.append(f"{line['peak_gib']} GiB")
+    return " · ".join(parts)

@@ -1,0 +1,190 @@
+"""How fast this machine trains and scores: a real model or a well-known shape with random weights,
+on pairs with HelpSteer3's lengths and random tokens."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from unmdpo.engine.adapters import LoraSettings, add_lora
+from unmdpo.engine.encode import EncodedPair, EncodedPairs, Tokens
+from unmdpo.engine.flops import forward_flops, matrix_rate, training_passes
+from unmdpo.engine.memory import checkpoint_activations, estimate, needs_checkpointing
+from unmdpo.engine.models import ModelSource, choose_attention, load_model
+from unmdpo.engine.ranks import local_device
+from unmdpo.engine.rows import TrainingData
+from unmdpo.engine.score import score
+from unmdpo.engine.scoring import PairScorer, compile_layers
+from unmdpo.engine.train import ObjectiveChoice, Trainer, TrainingSettings
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "8b": {
+        "vocab_size": 128_256, "hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": False,
+    },
+    "1b": {
+        "vocab_size": 128_256, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "tie_word_embeddings": True,
+    },
+    "135m": {
+        "vocab_size": 49_152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
+        "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64, "tie_word_embeddings": True,
+    },
+    "tiny": {
+        "vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": True,
+    },
+}  # fmt: skip
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class BenchSettings:
+    model: str = "1b"  # one of the shapes, or a model's folder or Hub name
+    batch: int = 128
+    updates: int = 3
+    token_budget: int | None = None  # what suits the device
+    max_length: int = 4096
+    lora: int | None = None  # rank
+    offload_optimizer: bool = False
+    checkpointing: bool | None = None  # None: as the memory estimate says
+    objective: str = "dpo"
+    compile: bool = True  # of layers, on a GPU
+
+
+def bench(settings: BenchSettings) -> Iterator[dict[str, Any]]:
+    """One line about scoring, one about training."""
+    scorer = PairScorer(_model(settings))
+    pairs = random_pairs(settings, scorer.model.config.get_text_config().vocab_size)
+    measure = partial(_line, settings, scorer.model, pairs)
+    score(scorer, EncodedPairs.of(pairs.select(range(min(len(pairs), 48)))), settings.token_budget)  # warm up
+    seconds = timed(lambda: score(scorer, pairs, settings.token_budget), scorer.device)
+    yield measure("score", [seconds], passes=1.0)
+    reference = score(scorer, pairs, settings.token_budget)
+    data = TrainingData(pairs, torch.ones(len(pairs)), reference=reference, scale=torch.ones(len(pairs)))
+    training = TrainingSettings(
+        updates=settings.updates + 1,
+        batch=settings.batch,
+        token_budget=settings.token_budget,
+        offload_optimizer=settings.offload_optimizer,
+    )
+    trainer = Trainer(scorer, data, ObjectiveChoice(settings.objective), training)
+    largest = float((_training_log_probs(trainer) - reference[: settings.batch]).abs().max())
+    trainer.step()  # warm up
+    if scorer.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    each = [timed(trainer.step, scorer.device) for _ in range(settings.updates)]
+    line = measure("train", each, passes=training_passes(scorer.model, trainer.rule.spec.batch))
+    yield line | {"update_0_largest_log_ratio": round(largest, 4)}
+
+
+def _training_log_probs(trainer: Trainer) -> Tensor:
+    """(batch, 2) of the first pairs as an update computes them, gradients and packing included."""
+    scorer, budget = trainer.scorer.train(), trainer.budget
+    pairs = trainer.data.pairs.select(range(trainer.settings.batch))
+    found = torch.empty(len(pairs), 2)
+    for members in scorer.microbatches(trainer.data.pairs.lengths[: len(pairs)], budget):
+        batch = scorer.prepare([pairs[i] for i in members], budget)
+        found[members] = scorer(batch.to(scorer.device)).detach().float().cpu()
+    return found
+
+
+def _model(settings: BenchSettings) -> PreTrainedModel:
+    device = local_device()
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    if settings.model in SHAPES:
+        torch.manual_seed(0)
+        config = LlamaConfig(**SHAPES[settings.model], max_position_embeddings=8192)
+        with device:
+            made = LlamaForCausalLM._from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
+        model: PreTrainedModel = choose_attention(made)
+    else:
+        model = load_model(ModelSource(settings.model), device=device, dtype=dtype)
+    if settings.lora is not None:
+        add_lora(model, LoraSettings(rank=settings.lora))  # in place
+    if _checkpointing(settings, model):
+        checkpoint_activations(model)
+    if device.type == "cuda" and settings.compile:
+        compile_layers(model)
+    return model
+
+
+def _budget(settings: BenchSettings, model: PreTrainedModel) -> int:
+    return settings.token_budget or PairScorer(model).default_budget
+
+
+def _checkpointing(settings: BenchSettings, model: PreTrainedModel) -> bool:
+    if settings.checkpointing is not None:
+        return settings.checkpointing
+    return needs_checkpointing(model, _budget(settings, model), offload_optimizer=settings.offload_optimizer)
+
+
+def _line(
+    settings: BenchSettings,
+    model: PreTrainedModel,
+    pairs: EncodedPairs,
+    what: str,
+    seconds: list[float],
+    passes: float,
+) -> dict[str, Any]:
+    useful, total = passes * forward_flops(model, pairs.lengths), sum(seconds)
+    line = {
+        "what": what,
+        "model": settings.model,
+        "pairs_per_s": round(len(pairs) / total, 2),
+        "tokens_per_s": round(int(pairs.lengths.sum()) / total),
+        "useful_tflops": round(useful / total / 1e12, 3),
+        "share_of_matrix_rate": round(useful / total / matrix_rate(model.device), 3),
+        "seconds": [round(each, 3) for each in seconds],
+    }
+    if model.device.type != "cuda":
+        return line
+    line["peak_gib"] = round(torch.cuda.max_memory_allocated() / GIB, 1)
+    if what == "train":
+        checkpointing = model.is_gradient_checkpointing
+        expected = estimate(
+            model,
+            _budget(settings, model),
+            checkpointing=checkpointing,
+            offload_optimizer=settings.offload_optimizer,
+        )
+        line |= {"estimated_gib": round(expected.total / GIB, 1), "checkpointing": checkpointing}
+    return line
+
+
+def timed(job: Callable[[], object], device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    started = time.perf_counter()
+    job()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - started
+
+
+def pair_lengths(count: int, cap: int, seed: int = 7) -> list[tuple[int, int, int]]:
+    """Prompt, chosen and rejected tokens: log-normal, with HelpSteer3's median response of 364.5."""
+    rng, found = np.random.default_rng(seed), list[tuple[int, int, int]]()
+    while len(found) < count:
+        prompt = int(np.clip(np.exp(rng.normal(np.log(300), 1.0)), 12, 3000))
+        mean, spread = np.exp(rng.normal(np.log(364.5), 0.65)), rng.normal(0, 0.3)
+        chosen, rejected = (int(max(8, mean * np.exp(sign * spread / 2))) for sign in (1, -1))
+        if prompt + max(chosen, rejected) <= cap:
+            found.append((prompt, chosen, rejected))
+    return found
+
+
+def random_pairs(settings: BenchSettings, vocabulary: int) -> EncodedPairs:
+    rng = np.random.default_rng(7)
+
+    def ids(tokens: int) -> Tokens:
+        return rng.integers(0, vocabulary, tokens).astype(np.int32)
+
+    lengths = pair_lengths(settings.batch * settings.updates, settings.max_length)
+    return EncodedPairs.of(EncodedPair(ids(p), ids(c), ids(r), valid=True) for p, c, r in lengths)
