@@ -17,6 +17,7 @@ from unmdpo.engine.encode import EncodedPair, EncodedPairs, Tokens
 from unmdpo.engine.flops import forward_flops, matrix_rate, training_passes
 from unmdpo.engine.memory import checkpoint_activations, estimate, needs_checkpointing
 from unmdpo.engine.models import ModelSource, choose_attention, load_model
+from unmdpo.engine.packing import PackedBatch, padded_length
 from unmdpo.engine.ranks import local_device
 from unmdpo.engine.rows import TrainingData
 from unmdpo.engine.score import score
@@ -63,7 +64,7 @@ def bench(settings: BenchSettings) -> Iterator[dict[str, Any]]:
     scorer = PairScorer(_model(settings))
     pairs = random_pairs(settings, scorer.model.config.get_text_config().vocab_size)
     measure = partial(_line, settings, scorer.model, pairs)
-    score(scorer, EncodedPairs.of(pairs.select(range(min(len(pairs), 48)))), settings.token_budget)  # warm up
+    warm_up = timed(lambda: _meet_every_shape(scorer, pairs, settings), scorer.device)
     seconds = timed(lambda: score(scorer, pairs, settings.token_budget), scorer.device)
     yield measure("score", [seconds], passes=1.0)
     reference = score(scorer, pairs, settings.token_budget)
@@ -81,7 +82,20 @@ def bench(settings: BenchSettings) -> Iterator[dict[str, Any]]:
         torch.cuda.reset_peak_memory_stats()
     each = [timed(trainer.step, scorer.device) for _ in range(settings.updates)]
     line = measure("train", each, passes=training_passes(scorer.model, trainer.rule.spec.batch))
-    yield line | {"update_0_largest_log_ratio": round(largest, 4)}
+    yield line | {"update_0_largest_log_ratio": round(largest, 4), "warm_up_s": round(warm_up, 1)}
+
+
+def _meet_every_shape(scorer: PairScorer, pairs: EncodedPairs, settings: BenchSettings) -> None:
+    """On a GPU kernels are compiled for each shape, with and without gradient; that is not timed."""
+    budget = settings.token_budget or scorer.default_budget
+    short = min(range(len(pairs)), key=lambda i: int(pairs.lengths[i].sum()))
+    for length in sorted({padded_length(quarter * budget // 4, budget, True) for quarter in (1, 2, 3, 4)}):
+        if scorer.layout == "packed" and scorer.device.type == "cuda":
+            batch = PackedBatch.of([pairs.pair(short)], length).to(scorer.device)
+            with torch.no_grad():
+                scorer.train(False)(batch)
+            scorer.train()(batch).sum().backward()
+    scorer.zero_grad(set_to_none=True)
 
 
 def _training_log_probs(trainer: Trainer) -> Tensor:

@@ -1,0 +1,51 @@
+"""What only a GPU can show; skipped without one."""
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from tests.engine_world import SETTINGS, encoded
+from tests.test_engine_logprobs import TINY, one_by_one
+from unmdpo.engine.models import choose_attention
+from unmdpo.engine.rows import TrainingData
+from unmdpo.engine.score import score
+from unmdpo.engine.scoring import PairScorer, compile_layers
+from unmdpo.engine.train import ObjectiveChoice, Trainer
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),
+    pytest.mark.filterwarnings("ignore"),  # compilers warn about themselves
+]
+
+
+def on_gpu(dtype):
+    torch.manual_seed(0)
+    config = LlamaConfig(**(TINY | {"hidden_size": 64, "head_dim": 16}))
+    model = LlamaForCausalLM._from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return choose_attention(model.to("cuda", dtype))
+
+
+def test_flex_attention_equals_one_by_one():
+    model = on_gpu(torch.float32)
+    assert model.config._attn_implementation == "flex_attention"
+    pairs = encoded(6, invalid=())
+    found = score(PairScorer(model), pairs, 128)
+    plain = on_gpu(torch.float32)
+    plain.set_attn_implementation("eager")
+    with torch.no_grad():
+        expected = one_by_one(plain.cpu(), pairs.select(range(6)))
+    assert torch.allclose(found, expected, atol=5e-2)  # float32 products are TF32 inside FlexAttention
+
+
+def test_bfloat16_training_with_compiled_layers():
+    model = on_gpu(torch.bfloat16)
+    compile_layers(model)
+    scorer, pairs = PairScorer(model), encoded()
+    data = TrainingData(pairs, torch.ones(20), reference=score(scorer, pairs, 128))
+    settings = SETTINGS.__class__(**(vars(SETTINGS) | {"token_budget": 128, "updates": 30}))
+    lines = list(Trainer(scorer, data, ObjectiveChoice("dpo"), settings).run())
+    assert abs(lines[0]["rewards/margins"]) < 0.05
+    assert lines[-1]["rewards/accuracies"] > 0.9
