@@ -1,6 +1,6 @@
 """TRL's DPOTrainer on the work of `benchmarks.engine`: the same shape, lengths and global batch.
 
-    python -m benchmarks.trl_peer [defaults] [micro8] [tuned]
+    python -m benchmarks.trl_peer [defaults] [micro8] [tuned] [--updates 3]
 
 Needs a GPU, trl, datasets and, for the tuned variant, liger-kernel. Prints one JSON line per variant;
 the first update warms up and is not counted, nor is the tuned variant's reference pass.
@@ -22,7 +22,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast,
 
 from unmdpo.engine.bench import SHAPES, pair_lengths
 
-BATCH, UPDATES = 128, 3
+BATCH = 128
 VARIANTS: dict[str, dict[str, Any]] = {
     "defaults": {"per_device_train_batch_size": 1},
     "micro8": {"per_device_train_batch_size": 8},
@@ -52,7 +52,7 @@ class UpdateTimes(TrainerCallback):
         self.ends.append(time.perf_counter())
 
 
-def measure(variant: str) -> dict[str, Any]:
+def measure(variant: str, updates: int) -> dict[str, Any]:
     os.environ["HF_HUB_OFFLINE"] = "1"
     from datasets import Dataset  # noqa: PLC0415 - peers, only here
     from trl import DPOConfig, DPOTrainer  # type: ignore[attr-defined]  # noqa: PLC0415
@@ -66,7 +66,7 @@ def measure(variant: str) -> dict[str, Any]:
     # TRL appends the end token itself, and joins prompt and response as they are
     rows = [
         {"prompt": words(p), "chosen": " " + words(c - 1), "rejected": " " + words(r - 1)}
-        for p, c, r in pair_lengths(BATCH * (UPDATES + 1), 4096)
+        for p, c, r in pair_lengths(BATCH * (updates + 1), 4096)
     ]
     torch.manual_seed(0)
     config = LlamaConfig(
@@ -79,7 +79,7 @@ def measure(variant: str) -> dict[str, Any]:
     times = UpdateTimes()
     with tempfile.TemporaryDirectory() as folder:
         arguments = DPOConfig(
-            output_dir=folder, max_length=4096, max_steps=UPDATES + 1, beta=0.05, bf16=True,
+            output_dir=folder, max_length=4096, max_steps=updates + 1, beta=0.05, bf16=True,
             gradient_accumulation_steps=BATCH // given["per_device_train_batch_size"], learning_rate=1e-6,
             save_strategy="no", report_to=[], disable_tqdm=True, **given,
         )  # fmt: skip
@@ -102,8 +102,10 @@ def measure(variant: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("variants", nargs="*", choices=[*VARIANTS, []], default=[*VARIANTS])
-    for variant in parser.parse_args().variants:
-        print(json.dumps(measure(variant)), flush=True)
+    parser.add_argument("--updates", type=int, default=3, help="to time, after one to warm up")
+    given = parser.parse_args()
+    for variant in given.variants:
+        print(json.dumps(measure(variant, given.updates)), flush=True)
         gc.collect()
         torch.cuda.empty_cache()
 

@@ -32,7 +32,7 @@ def test_flex_attention_equals_one_by_one():
     model = on_gpu(torch.float32)
     assert model.config._attn_implementation == "flex_attention"
     pairs = encoded(6, invalid=())
-    found = score(PairScorer(model), pairs, 128)
+    found = score(PairScorer(model), pairs, 512)
     plain = on_gpu(torch.float32)
     plain.set_attn_implementation("eager")
     with torch.no_grad():
@@ -44,8 +44,8 @@ def test_bfloat16_training_with_compiled_layers():
     model = on_gpu(torch.bfloat16)
     compile_layers(model)
     scorer, pairs = PairScorer(model), encoded()
-    data = TrainingData(pairs, torch.ones(20), reference=score(scorer, pairs, 128))
-    settings = SETTINGS.__class__(**(vars(SETTINGS) | {"token_budget": 128, "updates": 30}))
+    data = TrainingData(pairs, torch.ones(20), reference=score(scorer, pairs, 512))
+    settings = SETTINGS.__class__(**(vars(SETTINGS) | {"token_budget": 512, "updates": 30}))
     lines = list(Trainer(scorer, data, ObjectiveChoice("dpo"), settings).run())
     assert abs(lines[0]["rewards/margins"]) < 0.05
     assert lines[-1]["rewards/accuracies"] > 0.9

@@ -20,8 +20,8 @@ from transformers import (
 
 from unmdpo.engine.encode import EncodedPair
 from unmdpo.engine.logprobs import CHUNK, token_log_probs
-from unmdpo.engine.packing import PackedBatch, first_fit, padded_length
-from unmdpo.engine.scoring import response_log_probs
+from unmdpo.engine.packing import PackedBatch, first_fit, padded_length, visibility
+from unmdpo.engine.scoring import block_mask, response_log_probs
 from unmdpo.errors import UserError
 
 TINY = {
@@ -145,6 +145,27 @@ def test_layout_by_hand():
     assert mask[7] == [0, 0, 0, 0, 0, 0, 0, 1]  # padding sees itself
 
 
+@pytest.mark.parametrize("window", [None, 100])
+def test_block_masks_are_pytorchs_own(window):
+    """Against `create_block_mask`, which asks the same question of every pair of tokens."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    batch = PackedBatch.of([pair(200, 300, 150), pair(1, 260, 2), pair(40, 1, 30)], 1280)
+    found = block_mask(batch, window)
+    sees = visibility(batch.pair, batch.part, batch.positions[0], window)
+    theirs = create_block_mask(lambda b, h, q, k: sees(q, k), None, None, 1280, 1280, device="cpu")
+    assert found.seq_lengths == theirs.seq_lengths
+    for name in ("kv_num_blocks", "full_kv_num_blocks", "q_num_blocks", "full_q_num_blocks"):
+        assert torch.equal(getattr(found, name), getattr(theirs, name)), name
+    for kind in ("", "full_"):
+        counts = getattr(theirs, f"{kind}kv_num_blocks")[0, 0].tolist()
+        ours, expected = (getattr(mask, f"{kind}kv_indices")[0, 0] for mask in (found, theirs))
+        for row, count in enumerate(counts):
+            assert torch.equal(ours[row, :count], expected[row, :count])
+    assert torch.equal(found.to_dense(), theirs.to_dense())
+    assert window or theirs.full_kv_num_blocks.sum() > 0
+
+
 def test_pairs_do_not_see_each_other():
     batch = PackedBatch.of([pair(2, 2, 2), pair(3, 1, 1)], length=12)
     mask = batch.dense_mask()[0, 0]
@@ -160,9 +181,11 @@ def test_a_full_budget_and_one_too_many():
 
 
 def test_padded_lengths_take_few_values():
-    assert [padded_length(n, 64, True) for n in (1, 16, 17, 48, 49, 64)] == [16, 16, 32, 48, 64, 64]
-    assert padded_length(17, 64, fixed=False) == 17
-    assert padded_length(100, 64, True) == 112  # a pair longer than the budget has a bin of its own
+    lengths = (1, 256, 257, 1000, 1024)
+    assert [padded_length(n, 1024, fixed=True) for n in lengths] == [256, 256, 512, 1024, 1024]
+    assert padded_length(1, 1000, fixed=True) == 256  # whole blocks
+    assert padded_length(17, 1024, fixed=False) == 17
+    assert padded_length(1100, 1024, fixed=True) == 1280  # a pair longer than the budget has a bin of its own
 
 
 def test_first_fit():

@@ -136,9 +136,8 @@ def test_padded_groups_and_their_fill():
     groups = microbatches("padded", lengths, 64)
     assert sorted(i for members in groups for i in members) == list(range(20))
     assert 0.5 < fill_rate("padded", lengths, groups, 64, False) <= 1
-    assert fill_rate("packed", lengths[:1], [[0]], 56, True) == 1.0  # a pair of 14 in a quarter of 56
-    assert fill_rate("packed", lengths[:1], [[0]], 60, True) == 14 / 15
-    assert fill_rate("packed", lengths[:1], [[0]], 60, False) == 1.0
+    assert fill_rate("packed", lengths[:1], [[0]], 512, fixed=True) == 14 / 128  # a pair of 14 tokens
+    assert fill_rate("packed", lengths[:1], [[0]], 512, fixed=False) == 1.0
     assert microbatches("packed", lengths[:0], 64) == []
 
 

@@ -17,7 +17,7 @@ from unmdpo.engine.encode import EncodedPair, EncodedPairs, Tokens
 from unmdpo.engine.flops import forward_flops, matrix_rate, training_passes
 from unmdpo.engine.memory import checkpoint_activations, estimate, needs_checkpointing
 from unmdpo.engine.models import ModelSource, choose_attention, load_model
-from unmdpo.engine.packing import PackedBatch, padded_length
+from unmdpo.engine.packing import PackedBatch
 from unmdpo.engine.ranks import local_device
 from unmdpo.engine.rows import TrainingData
 from unmdpo.engine.score import score
@@ -88,13 +88,14 @@ def bench(settings: BenchSettings) -> Iterator[dict[str, Any]]:
 def _meet_every_shape(scorer: PairScorer, pairs: EncodedPairs, settings: BenchSettings) -> None:
     """On a GPU kernels are compiled for each shape, with and without gradient; that is not timed."""
     budget = settings.token_budget or scorer.default_budget
-    short = min(range(len(pairs)), key=lambda i: int(pairs.lengths[i].sum()))
-    for length in sorted({padded_length(quarter * budget // 4, budget, True) for quarter in (1, 2, 3, 4)}):
-        if scorer.layout == "packed" and scorer.device.type == "cuda":
-            batch = PackedBatch.of([pairs.pair(short)], length).to(scorer.device)
-            with torch.no_grad():
-                scorer.train(False)(batch)
-            scorer.train()(batch).sum().backward()
+    if scorer.device.type != "cuda" or scorer.layout != "packed":
+        return
+    shortest = pairs.pair(int(pairs.lengths.sum(axis=1).argmin()))
+    for length in range(budget // 4, budget + 1, budget // 4):
+        batch = PackedBatch.of([shortest], length).to(scorer.device)
+        with torch.no_grad():
+            scorer.train(False)(batch)
+        scorer.train()(batch).sum().backward()
     scorer.zero_grad(set_to_none=True)
 
 

@@ -19,6 +19,7 @@ from unmdpo.engine.encode import EncodedPair
 
 PROMPT, CHOSEN, REJECTED = 0, 1, 2
 PADDING = -1
+BLOCK = 128  # FlexAttention's mask is made of blocks of this many tokens
 
 
 def first_fit(lengths: Sequence[int], budget: int) -> list[list[int]]:
@@ -44,7 +45,7 @@ def padded_length(tokens: int, budget: int, fixed: bool) -> int:
 
     The last bin of a batch is seldom full; padding it to the whole budget would waste a tenth of the work.
     """
-    step = max(1, budget // 4) if fixed else 1
+    step = -(-budget // (4 * BLOCK)) * BLOCK if fixed else 1
     return -(-tokens // step) * step
 
 

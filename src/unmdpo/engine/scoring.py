@@ -1,7 +1,6 @@
 """Response log-probabilities of pairs: the one forward pass that everything shares."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from transformers import PreTrainedModel
 from unmdpo.engine.encode import EncodedPair
 from unmdpo.engine.layout import PACKABLE_LAYERS, fill_rate, lay_out, layout_of, microbatches
 from unmdpo.engine.logprobs import token_log_probs
-from unmdpo.engine.packing import PackedBatch, PairBatch, visibility
+from unmdpo.engine.packing import BLOCK, PackedBatch, PairBatch, visibility
 from unmdpo.engine.padded import PaddedBatch
 from unmdpo.errors import UserError
 
@@ -134,7 +133,10 @@ def attention_mask(model: PreTrainedModel, batch: PackedBatch) -> Any:
         raise ValueError(f"layers of kind {sorted(kinds - PACKABLE_LAYERS)} cannot be packed")
     windows = {"full_attention": None, "sliding_attention": getattr(config, "sliding_window", None)}
     flex = config._attn_implementation == "flex_attention"
-    masks = {kind: (block_mask if flex else dense_mask)(model, batch, windows[kind]) for kind in kinds}
+    masks = {
+        kind: block_mask(batch, windows[kind]) if flex else dense_mask(model, batch, windows[kind])
+        for kind in kinds
+    }
     return masks if len(masks) > 1 else next(iter(masks.values()))
 
 
@@ -148,19 +150,33 @@ def dense_mask(model: PreTrainedModel, batch: PackedBatch, window: int | None) -
     )
 
 
-def block_mask(model: PreTrainedModel, batch: PackedBatch, window: int | None) -> Any:
-    """FlexAttention's block mask: whole blocks of pairs that do not meet are never computed."""
-    sees, length = visibility(batch.pair, batch.part, batch.positions[0], window), len(batch.pair)
+def block_mask(batch: PackedBatch, window: int | None) -> Any:
+    """FlexAttention's block mask: whole blocks of pairs that do not meet are never computed.
+
+    Made from the dense mask, which costs a millisecond: PyTorch's own `create_block_mask` needs either
+    far more memory or, compiled, minutes for the first mask of 16,384 tokens.
+    """
+    from torch.nn.attention.flex_attention import BlockMask  # noqa: PLC0415 - slow to import
+
+    length = len(batch.pair)
+    sees = visibility(batch.pair, batch.part, batch.positions[0], window)
 
     def allowed(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return sees(query, key)
 
-    return _block_mask_maker()(allowed, None, None, length, length, device=batch.pair.device)
+    blocks = batch.dense_mask(window).view(length // BLOCK, BLOCK, length // BLOCK, BLOCK)
+    seen = blocks.sum(dim=(1, 3), dtype=torch.int32)  # (blocks, blocks) how much of each is visible
+    whole = seen == BLOCK * BLOCK
+    return BlockMask.from_kv_blocks(
+        *_by_row((seen > 0) & ~whole),
+        *_by_row(whole),
+        BLOCK_SIZE=BLOCK,
+        mask_mod=allowed,
+        seq_lengths=(length, length),
+    )
 
 
-@lru_cache(maxsize=1)
-def _block_mask_maker() -> Any:
-    """Compiled, because the plain one writes the whole budget × budget mask to memory first."""
-    from torch.nn.attention.flex_attention import create_block_mask  # noqa: PLC0415 - slow to import
-
-    return torch.compile(create_block_mask, dynamic=False)
+def _by_row(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """(1, 1, rows) how many blocks of each row are set, (1, 1, rows, columns) which ones, first."""
+    which = blocks.int().argsort(dim=1, descending=True, stable=True).int()
+    return blocks.sum(dim=1, dtype=torch.int32)[None, None], which[None, None]
