@@ -20,7 +20,7 @@ from transformers import (
 
 from unmdpo.engine.encode import EncodedPair
 from unmdpo.engine.logprobs import CHUNK, token_log_probs
-from unmdpo.engine.packing import PackedBatch, first_fit, padded_length, visibility
+from unmdpo.engine.packing import PackedBatch, first_fit, padded_length
 from unmdpo.engine.scoring import block_mask, response_log_probs
 from unmdpo.errors import UserError
 
@@ -81,9 +81,11 @@ def test_packed_equals_one_by_one(name, attention):
     with torch.no_grad():
         expected = one_by_one(model, PAIRS)
         packed = response_log_probs(model, PackedBatch.of(PAIRS, length=80))
+        apart = response_log_probs(model, PackedBatch.of(PAIRS, length=100, align=10))
         alone = torch.cat([response_log_probs(model, PackedBatch.of([p], p.tokens)) for p in PAIRS])
     assert packed.shape == (4, 2)
     assert torch.allclose(packed, expected, atol=1e-9)
+    assert torch.allclose(apart, expected, atol=1e-9)
     assert torch.allclose(alone, expected, atol=1e-9)
 
 
@@ -135,7 +137,11 @@ def test_other_layers_and_heads_are_refused():
 def test_layout_by_hand():
     batch = PackedBatch.of([pair(2, 3, 1)], length=8, pad_token=9)
     assert batch.positions[0].tolist() == [0, 1, 2, 3, 4, 2, 0, 0]
-    assert batch.part[:6].tolist() == [0, 0, 1, 1, 1, 2]
+    assert [run.tolist() for run in batch.runs] == [
+        [0, 0, 0, 0, 0, 5, 6, 7],  # padding sees itself
+        [0] * 8,
+        [0, 0, 0, 0, 0, 2, 0, 0],
+    ]
     assert batch.tokens[0, 6:].tolist() == [9, 9]
     assert batch.predictor.tolist() == [1, 2, 3, 1]  # the prompt's last token predicts both first ones
     assert batch.response.tolist() == [0, 0, 0, 1]
@@ -152,7 +158,7 @@ def test_block_masks_are_pytorchs_own(window):
 
     batch = PackedBatch.of([pair(200, 300, 150), pair(1, 260, 2), pair(40, 1, 30)], 1280)
     found = block_mask(batch, window)
-    sees = visibility(batch.pair, batch.part, batch.positions[0], window)
+    sees = batch.runs_within(window).see
     theirs = create_block_mask(lambda b, h, q, k: sees(q, k), None, None, 1280, 1280, device="cpu")
     assert found.seq_lengths == theirs.seq_lengths
     for name in ("kv_num_blocks", "full_kv_num_blocks", "q_num_blocks", "full_q_num_blocks"):
@@ -175,7 +181,7 @@ def test_pairs_do_not_see_each_other():
 
 def test_a_full_budget_and_one_too_many():
     exact = pair(2, 2, 2)
-    assert (PackedBatch.of([exact], 6).pair >= 0).all()
+    assert PackedBatch.of([exact], 6).tokens.shape == (1, 6)
     with pytest.raises(ValueError, match="exceed the budget"):
         PackedBatch.of([exact, pair(1, 1, 1)], 8)
 

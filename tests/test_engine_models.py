@@ -28,7 +28,7 @@ from unmdpo.engine.adapters import LoraSettings, add_lora, merge, save_adapter
 from unmdpo.engine.checkpoint import checkpoints, load_checkpoint, save_checkpoint
 from unmdpo.engine.export import Provenance, export_model, sha256
 from unmdpo.engine.flops import forward_flops, matrix_rate, training_passes
-from unmdpo.engine.layout import fill_rate, microbatches
+from unmdpo.engine.layout import Packing
 from unmdpo.engine.memory import (
     available,
     checkpoint_activations,
@@ -117,7 +117,7 @@ def test_models_that_cannot_be_packed_are_padded(name):
     model = UNPACKABLE[name]().eval()
     with pytest.warns(UnmdpoWarning, match="cannot be packed"):
         scorer = PairScorer(model)
-    assert scorer.layout == "padded"
+    assert scorer.packing.layout == "padded"
     with torch.no_grad():
         expected = one_by_one(model, PAIRS)
         assert torch.allclose(scorer(PaddedBatch.of(PAIRS)), expected, atol=1e-4)
@@ -133,12 +133,24 @@ def test_padded_groups_and_their_fill():
     assert alike([3, 9, 4, 9], budget=18) == [[1], [3], [0, 2]]
     assert alike([30], budget=18) == [[0]]
     lengths = encoded().lengths
-    groups = microbatches("padded", lengths, 64)
+    padded = Packing("padded", fixed=False)
+    groups = padded.groups(lengths, 64)
     assert sorted(i for members in groups for i in members) == list(range(20))
-    assert 0.5 < fill_rate("padded", lengths, groups, 64, False) <= 1
-    assert fill_rate("packed", lengths[:1], [[0]], 512, fixed=True) == 14 / 128  # a pair of 14 tokens
-    assert fill_rate("packed", lengths[:1], [[0]], 512, fixed=False) == 1.0
-    assert microbatches("packed", lengths[:0], 64) == []
+    assert 0.5 < padded.fill(lengths, groups, 64) <= 1
+    assert padded.groups(lengths[:0], 64) == []
+
+
+def test_packed_groups_and_their_fill():
+    lengths = encoded().lengths
+    assert lengths[0].sum() == 14
+    loose, fixed = Packing("packed", fixed=False), Packing("packed", fixed=True)
+    assert loose.fill(lengths[:1], [[0]], 512) == 1.0
+    assert fixed.fill(lengths[:1], [[0]], 512) == 14 / 128  # every pair starts a block of its own
+    assert fixed.fill(lengths[:2], [[0, 1]], 1024) == (14 + lengths[1].sum()) / 256
+    assert all(len(group) <= 4 for group in fixed.groups(lengths, 512))
+    batch = fixed.batch(encoded().select([0, 1]), 1024)
+    assert batch.runs.own[128] == 128
+    assert batch.tokens.shape == (1, 256)
 
 
 # --- Adapters -------------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ def bench(settings: BenchSettings) -> Iterator[dict[str, Any]]:
 def _meet_every_shape(scorer: PairScorer, pairs: EncodedPairs, settings: BenchSettings) -> None:
     """On a GPU kernels are compiled for each shape, with and without gradient; that is not timed."""
     budget = settings.token_budget or scorer.default_budget
-    if scorer.device.type != "cuda" or scorer.layout != "packed":
+    if scorer.device.type != "cuda" or scorer.packing.layout != "packed":
         return
     shortest = pairs.pair(int(pairs.lengths.sum(axis=1).argmin()))
     for length in range(budget // 4, budget + 1, budget // 4):
@@ -104,7 +104,7 @@ def _training_log_probs(trainer: Trainer) -> Tensor:
     scorer, budget = trainer.scorer.train(), trainer.budget
     pairs = trainer.data.pairs.select(range(trainer.settings.batch))
     found = torch.empty(len(pairs), 2)
-    for members in scorer.microbatches(trainer.data.pairs.lengths[: len(pairs)], budget):
+    for members in scorer.packing.groups(trainer.data.pairs.lengths[: len(pairs)], budget):
         batch = scorer.prepare([pairs[i] for i in members], budget)
         found[members] = scorer(batch.to(scorer.device)).detach().float().cpu()
     return found

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from unmdpo.engine.encode import EncodedPair
-from unmdpo.engine.packing import PackedBatch, PairBatch, first_fit, padded_length
+from unmdpo.engine.packing import BLOCK, PackedBatch, PairBatch, first_fit, padded_length, rounded_up
 from unmdpo.engine.padded import PaddedBatch, alike
 from unmdpo.errors import UnmdpoWarning
 
@@ -32,35 +33,55 @@ def layout_of(model: PreTrainedModel) -> Layout:
     return "padded"
 
 
-def microbatches(layout: Layout, lengths: NDArray[np.int32], budget: int) -> list[list[int]]:
-    """Rows of `lengths` (n, 3) in groups that fit the token budget; a longer pair has a group of its own."""
-    if not len(lengths):
-        return []
-    if layout == "packed":
-        totals = lengths.sum(axis=1).tolist()
-        return first_fit(totals, max(budget, *totals))
-    return alike((lengths[:, 0] + lengths[:, 1:].max(axis=1)).tolist(), budget)
+@dataclass(frozen=True)
+class Packing:
+    """How a model's pairs are grouped and laid out.
+
+    Where shapes are `fixed`, kernels are compiled for few of them, and every packed pair starts at a
+    block of attention: so its arithmetic, to the last bit, does not depend on its neighbours.
+    """
+
+    layout: Layout
+    fixed: bool
+
+    @property
+    def align(self) -> int:
+        return BLOCK if self.fixed else 1
+
+    def groups(self, lengths: NDArray[np.int32], budget: int) -> list[list[int]]:
+        """Rows of `lengths` (n, 3) that fit the token budget together; a longer pair is alone."""
+        if not len(lengths):
+            return []
+        if self.layout == "packed":
+            spans = self._spans(lengths).tolist()
+            return first_fit(spans, max(budget, *spans))
+        return alike(_longest(lengths).tolist(), budget)
+
+    def batch(self, pairs: Sequence[EncodedPair], budget: int) -> PairBatch:
+        """One group laid out."""
+        if self.layout == "padded":
+            return PaddedBatch.of(pairs)
+        spans = sum(rounded_up(pair.tokens, self.align) for pair in pairs)
+        return PackedBatch.of(pairs, padded_length(spans, budget, self.fixed), align=self.align)
+
+    def fill(self, lengths: NDArray[np.int32], groups: list[list[int]], budget: int) -> float:
+        """Share of the laid-out tokens that are not padding, over all groups."""
+        prompts = 1 if self.layout == "packed" else 2  # how often each prompt is laid out
+        used = sum(int((prompts * lengths[g, 0] + lengths[g, 1] + lengths[g, 2]).sum()) for g in groups)
+        laid_out = sum(self._laid_out(lengths[group], budget) for group in groups)
+        return used / laid_out if laid_out else 1.0
+
+    def _laid_out(self, lengths: NDArray[np.int32], budget: int) -> int:
+        if self.layout == "padded":
+            return 2 * len(lengths) * int(_longest(lengths).max())
+        return padded_length(int(self._spans(lengths).sum()), budget, self.fixed)
+
+    def _spans(self, lengths: NDArray[np.int32]) -> NDArray[np.int64]:
+        totals: NDArray[np.int64] = lengths.sum(axis=1, dtype=np.int64)
+        return -(-totals // self.align) * self.align
 
 
-def lay_out(layout: Layout, pairs: Sequence[EncodedPair], budget: int, fixed: bool) -> PairBatch:
-    """One batch of a group; with `fixed` only few shapes occur."""
-    if layout == "packed":
-        return PackedBatch.of(pairs, padded_length(sum(pair.tokens for pair in pairs), budget, fixed))
-    return PaddedBatch.of(pairs)
-
-
-def fill_rate(
-    layout: Layout, lengths: NDArray[np.int32], groups: list[list[int]], budget: int, fixed: bool
-) -> float:
-    """Share of the laid-out tokens that are not padding, over all groups."""
-    used = laid_out = 0
-    for members in groups:
-        prompt, responses = lengths[members, 0], lengths[members, 1:]
-        if layout == "packed":
-            tokens = int(prompt.sum() + responses.sum())
-            laid_out += padded_length(tokens, budget, fixed)
-        else:
-            tokens = int(2 * prompt.sum() + responses.sum())
-            laid_out += 2 * len(members) * int((prompt + responses.max(axis=1)).max())
-        used += tokens
-    return used / laid_out if laid_out else 1.0
+def _longest(lengths: NDArray[np.int32]) -> NDArray[np.int32]:
+    """(n,) tokens of each pair's longer sequence."""
+    longest: NDArray[np.int32] = lengths[:, 0] + lengths[:, 1:].max(axis=1)
+    return longest

@@ -8,7 +8,7 @@ that attends to itself alone.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -18,7 +18,6 @@ from torch import Tensor
 from unmdpo.engine.encode import EncodedPair
 
 PROMPT, CHOSEN, REJECTED = 0, 1, 2
-PADDING = -1
 BLOCK = 128  # FlexAttention's mask is made of blocks of this many tokens
 
 
@@ -45,22 +44,35 @@ def padded_length(tokens: int, budget: int, fixed: bool) -> int:
 
     The last bin of a batch is seldom full; padding it to the whole budget would waste a tenth of the work.
     """
-    step = -(-budget // (4 * BLOCK)) * BLOCK if fixed else 1
+    return rounded_up(tokens, rounded_up(-(-budget // 4), BLOCK) if fixed else 1)
+
+
+def rounded_up(tokens: int, step: int) -> int:
     return -(-tokens // step) * step
 
 
-def visibility(
-    pair: Tensor, part: Tensor, position: Tensor, window: int | None
-) -> Callable[[Tensor, Tensor], Tensor]:
-    """May a query token attend to a key token? Elementwise over token indices; with `window`, not to
-    keys that many positions back."""
+class Runs(NamedTuple):
+    """What each token attends to: two runs of keys, [own, itself] and [shared, shared_end)."""
 
-    def sees(query: Tensor, key: Tensor) -> Tensor:
-        same = (pair[query] == pair[key]) & ((part[key] == PROMPT) | (part[key] == part[query]))
-        seen = (key <= query) & torch.where(pair[query] == PADDING, query == key, same)
-        return seen if window is None else seen & (position[query] - position[key] < window)
+    own: Tensor  # (length,)
+    shared: Tensor  # (length,)
+    shared_end: Tensor  # (length,)
 
-    return sees
+    def see(self, query: Tensor, key: Tensor) -> Tensor:
+        """May these queries attend to these keys? Elementwise over token indices."""
+        itself = (key >= self.own[query]) & (key <= query)
+        return itself | ((key >= self.shared[query]) & (key < self.shared_end[query]))
+
+    def seen_in_blocks(self) -> Tensor:
+        """(blocks, blocks) how many keys of a block of keys all queries of a block see, together."""
+        length = len(self.own)
+        edges = torch.arange(0, length, BLOCK, device=self.own.device)  # (blocks,)
+        after = torch.arange(1, length + 1, device=self.own.device)
+        overlaps = [
+            (torch.minimum(end[:, None], edges + BLOCK) - torch.maximum(start[:, None], edges)).clamp(min=0)
+            for start, end in ((self.own, after), (self.shared, self.shared_end))
+        ]
+        return sum(overlaps).view(-1, BLOCK, len(edges)).sum(dim=1)  # type: ignore[union-attr]
 
 
 @dataclass(frozen=True)
@@ -78,12 +90,19 @@ class PairBatch:
 
     def to(self, device: torch.device) -> Self:
         """On the device without waiting for it: the copies start from pinned memory."""
-        tensors: dict[str, Any] = {name: v for name, v in vars(self).items() if isinstance(v, Tensor)}
-        return replace(self, **{name: value.to(device, non_blocking=True) for name, value in tensors.items()})
+        return self._with(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pinned(self) -> Self:
-        tensors: dict[str, Any] = {name: v for name, v in vars(self).items() if isinstance(v, Tensor)}
-        return replace(self, **{name: value.pin_memory() for name, value in tensors.items()})
+        return self._with(Tensor.pin_memory)
+
+    def _with(self, change: Callable[[Tensor], Tensor]) -> Self:
+        changed: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                changed[name] = change(value)
+            elif isinstance(value, Runs):
+                changed[name] = Runs(*map(change, value))
+        return replace(self, **changed)
 
 
 @dataclass(frozen=True)
@@ -91,45 +110,71 @@ class PackedBatch(PairBatch):
     """Pairs side by side in one row of a fixed number of tokens."""
 
     positions: Tensor  # (1, length)
-    pair: Tensor  # (length,) which pair a token belongs to, −1 for padding
-    part: Tensor  # (length,) prompt, chosen or rejected
+    runs: Runs
 
     @classmethod
-    def of(cls, pairs: Sequence[EncodedPair], length: int, pad_token: int = 0) -> "PackedBatch":
+    def of(
+        cls, pairs: Sequence[EncodedPair], length: int, pad_token: int = 0, align: int = 1
+    ) -> "PackedBatch":
+        """Every pair starts at a multiple of `align`."""
         sizes = np.array([(len(p.prompt), len(p.chosen), len(p.rejected)) for p in pairs]).reshape(-1, 3)
-        used = int(sizes.sum())
-        if used > length:
-            raise ValueError(f"pairs of {used} tokens exceed the budget of {length}")
+        spans = -(-sizes.sum(axis=1) // align) * align
+        if spans.sum() > rounded_up(length, align):
+            raise ValueError(f"pairs of {spans.sum()} tokens exceed the budget of {length}")
+        bases = np.cumsum(spans) - spans  # (n,) where each pair starts
+        prompt_ends = bases + sizes[:, 0]
+        starts = np.stack([bases, prompt_ends, prompt_ends + sizes[:, 1]], axis=1).ravel()  # of segments
         segments = sizes.ravel()  # prompt, chosen, rejected of each pair
-        starts = np.cumsum(segments) - segments
-        pair = np.repeat(np.arange(len(pairs)), sizes.sum(axis=1))
-        part = np.repeat(np.tile([PROMPT, CHOSEN, REJECTED], len(pairs)), segments)
-        first = (sizes[:, :1] * np.array([0, 1, 1])).ravel()  # responses continue the prompt's positions
-        positions = np.arange(used) - np.repeat(starts - first, segments)
-        predictor = np.arange(used) - 1
-        prompt_ends = starts[::3] + sizes[:, 0]
-        firsts = starts[2::3][sizes[:, 2] > 0]
-        predictor[firsts] = prompt_ends[sizes[:, 2] > 0] - 1  # the prompt predicts either first token
+
+        def each(values: NDArray[Any]) -> NDArray[Any]:
+            """A value of every segment, for each of its tokens."""
+            return np.repeat(values, segments)
+
+        at = each(starts - (np.cumsum(segments) - segments)) + np.arange(segments.sum())
+        part, pair = (
+            each(np.tile([PROMPT, CHOSEN, REJECTED], len(pairs))),
+            each(np.arange(3 * len(pairs)) // 3),
+        )
+        rejected = part == REJECTED
+        # rejected continues the prompt's positions, and the prompt predicts its first token
+        positions = at - bases[pair] - np.where(rejected, sizes[pair, 1], 0)
+        predictor = np.where(rejected & (at == each(starts)), prompt_ends[pair], at) - 1
         ids = [ids for p in pairs for ids in (p.prompt, p.chosen, p.rejected)]
         tokens = np.concatenate(ids) if ids else np.empty(0, dtype=np.int32)
         scored = part != PROMPT
 
-        def padded(values: NDArray[Any], fill: int) -> Tensor:
-            return torch.from_numpy(np.pad(values.astype(np.int64), (0, length - used), constant_values=fill))
+        def placed(values: NDArray[Any], elsewhere: NDArray[Any] | int) -> Tensor:
+            row = np.full(length, elsewhere, dtype=np.int64)
+            row[at] = values
+            return torch.from_numpy(row)
 
         return cls(
-            tokens=padded(tokens, pad_token)[None],
-            positions=padded(positions, 0)[None],
-            pair=padded(pair, PADDING),
-            part=padded(part, PROMPT),
+            tokens=placed(tokens, pad_token)[None],
+            positions=placed(positions, 0)[None],
+            runs=Runs(
+                own=placed(np.where(rejected, each(starts), bases[pair]), np.arange(length)),
+                shared=placed(np.where(rejected, bases[pair], 0), 0),
+                shared_end=placed(np.where(rejected, prompt_ends[pair], 0), 0),
+            ),
             predictor=torch.from_numpy(predictor[scored]),
             target=torch.from_numpy(tokens[scored].astype(np.int64)),
             response=torch.from_numpy((2 * pair + part - CHOSEN)[scored]),
             pairs=len(pairs),
         )
 
+    def runs_within(self, window: int | None) -> Runs:
+        """What each token sees; with a sliding `window`, nothing that many positions back."""
+        if window is None:
+            return self.runs
+        index = torch.arange(len(self.runs.own), device=self.runs.own.device)
+        reach = self.runs.shared + self.positions[0] - window + 1
+        return Runs(
+            own=torch.maximum(self.runs.own, index - window + 1),
+            shared=torch.minimum(torch.maximum(self.runs.shared, reach), self.runs.shared_end),
+            shared_end=self.runs.shared_end,
+        )
+
     def dense_mask(self, window: int | None = None) -> Tensor:
-        """(1, 1, length, length) bool; with `window`, keys further back in position are hidden."""
-        index = torch.arange(len(self.pair), device=self.pair.device)
-        sees = visibility(self.pair, self.part, self.positions[0], window)
-        return sees(index[:, None], index[None, :])[None, None]
+        """(1, 1, length, length) bool."""
+        index = torch.arange(len(self.runs.own), device=self.runs.own.device)
+        return self.runs_within(window).see(index[:, None], index[None, :])[None, None]

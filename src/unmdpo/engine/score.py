@@ -24,7 +24,7 @@ def score(scorer: PairScorer, pairs: EncodedPairs, token_budget: int | None = No
     found = torch.zeros(len(slots), 2, device=scorer.device)
     scorer.train(False)
     try:
-        for members, counts in ranks.turns(scorer.microbatches(pairs.lengths[slots], budget)):
+        for members, counts in ranks.turns(scorer.packing.groups(pairs.lengths[slots], budget)):
             batch = scorer.prepare(pairs.select(slots[members].tolist()), budget)
             logs = scorer(batch.to(scorer.device)).float()
             if counts:

@@ -3,16 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from unmdpo.engine.encode import EncodedPair
-from unmdpo.engine.layout import PACKABLE_LAYERS, fill_rate, lay_out, layout_of, microbatches
+from unmdpo.engine.layout import PACKABLE_LAYERS, Packing, layout_of
 from unmdpo.engine.logprobs import token_log_probs
-from unmdpo.engine.packing import BLOCK, PackedBatch, PairBatch, visibility
+from unmdpo.engine.packing import BLOCK, PackedBatch, PairBatch
 from unmdpo.engine.padded import PaddedBatch
 from unmdpo.errors import UserError
 
@@ -33,7 +31,7 @@ class PairScorer(nn.Module):
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model = model
-        self.layout = layout_of(model)
+        self.packing = Packing(layout_of(model), fixed=model.device.type == "cuda")
 
     @property
     def device(self) -> torch.device:
@@ -51,24 +49,14 @@ class PairScorer(nn.Module):
 
     def prepare(self, pairs: Sequence[EncodedPair], budget: int) -> PairBatch:
         """The pairs laid out, ready to travel to the device."""
-        batch = lay_out(self.layout, pairs, budget, self._compiles)
+        batch = self.packing.batch(pairs, budget)
         return batch.pinned() if self.device.type == "cuda" else batch
-
-    def microbatches(self, lengths: NDArray[np.int32], budget: int) -> list[list[int]]:
-        return microbatches(self.layout, lengths, budget)
-
-    def fill_rate(self, lengths: NDArray[np.int32], groups: list[list[int]], budget: int) -> float:
-        return fill_rate(self.layout, lengths, groups, budget, self._compiles)
 
     @property
     def default_budget(self) -> int:
         """Tokens of a microbatch: enough to keep a GPU busy; on a CPU no more than a dense mask is good
         for, since its cost grows with the square."""
         return 16_384 if self.device.type == "cuda" else 512
-
-    @property
-    def _compiles(self) -> bool:
-        return self.device.type == "cuda"
 
 
 def response_log_probs(model: PreTrainedModel, batch: PairBatch) -> Tensor:
@@ -105,9 +93,14 @@ def kernel_options(model: PreTrainedModel) -> dict[str, Any]:
 
 
 def compile_layers(model: PreTrainedModel) -> None:
-    """Compiles each decoder layer: one kernel cache for all of them, since shapes never change."""
+    """Compiles each decoder layer; all layers share what is compiled for a shape.
+
+    Fused kernels round where the plain ones do, so that passes with and without gradient agree.
+    """
+    # a few shapes, each with and without gradient, and first layers whose input needs none
+    torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
     for layer in body(model).layers:  # type: ignore[union-attr]
-        layer.compile(fullgraph=True, dynamic=False)
+        layer.compile(fullgraph=True, dynamic=False, options={"emulate_precision_casts": True})
 
 
 def body(model: PreTrainedModel) -> nn.Module:
@@ -153,26 +146,24 @@ def dense_mask(model: PreTrainedModel, batch: PackedBatch, window: int | None) -
 def block_mask(batch: PackedBatch, window: int | None) -> Any:
     """FlexAttention's block mask: whole blocks of pairs that do not meet are never computed.
 
-    Made from the dense mask, which costs a millisecond: PyTorch's own `create_block_mask` needs either
-    far more memory or, compiled, minutes for the first mask of 16,384 tokens.
+    Counted from the layout's runs in a fraction of a millisecond. PyTorch's own `create_block_mask` asks
+    about every pair of tokens: for 16,384 of them that is gigabytes or, compiled, minutes to compile.
     """
     from torch.nn.attention.flex_attention import BlockMask  # noqa: PLC0415 - slow to import
 
-    length = len(batch.pair)
-    sees = visibility(batch.pair, batch.part, batch.positions[0], window)
+    runs = batch.runs_within(window)
 
     def allowed(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return sees(query, key)
+        return runs.see(query, key)
 
-    blocks = batch.dense_mask(window).view(length // BLOCK, BLOCK, length // BLOCK, BLOCK)
-    seen = blocks.sum(dim=(1, 3), dtype=torch.int32)  # (blocks, blocks) how much of each is visible
+    seen = runs.seen_in_blocks()
     whole = seen == BLOCK * BLOCK
     return BlockMask.from_kv_blocks(
         *_by_row((seen > 0) & ~whole),
         *_by_row(whole),
         BLOCK_SIZE=BLOCK,
         mask_mod=allowed,
-        seq_lengths=(length, length),
+        seq_lengths=(len(runs.own), len(runs.own)),
     )
 
 

@@ -147,14 +147,14 @@ class Trainer:
     def _lay_out(self, update: int) -> GlobalBatch:
         s, pairs = self.settings, self.data.pairs
         slots = self.data.valid(batch_of(update, len(self.data), s.batch, s.seed))
-        groups = self.scorer.microbatches(pairs.lengths[slots], self.budget)
+        groups = self.scorer.packing.groups(pairs.lengths[slots], self.budget)
         work = [
             Microbatch(
                 members, self.scorer.prepare(pairs.select(slots[i] for i in members), self.budget), counts
             )
             for members, counts in self.ranks.turns(groups)
         ]
-        fill = self.scorer.fill_rate(pairs.lengths[slots], groups, self.budget)
+        fill = self.scorer.packing.fill(pairs.lengths[slots], groups, self.budget)
         return GlobalBatch(update, slots, work, int(pairs.lengths[slots].sum()), fill)
 
     def _descend(self, batch: GlobalBatch) -> dict[str, float]:
