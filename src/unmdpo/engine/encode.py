@@ -7,10 +7,12 @@ the generation prefix, and the response with its end-of-turn token is scored, no
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
 from transformers import PreTrainedTokenizerBase
 
 from unmdpo.data.comparison import Comparison
@@ -144,6 +146,17 @@ class EncodedPairs:
 
     def __len__(self) -> int:
         return len(self.valid)
+
+    def save(self, path: Path) -> None:
+        """As safetensors, so that a dataset is tokenized once for all runs that share it."""
+        save_file({name: np.ascontiguousarray(array) for name, array in self._arrays().items()}, path)
+
+    @classmethod
+    def load(cls, path: Path) -> "EncodedPairs":
+        return cls(**load_file(path))
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        return {"tokens": self.tokens, "lengths": self.lengths, "valid": self.valid}
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
