@@ -11,7 +11,8 @@ from transformers import PreTrainedModel
 
 from unmdpo.engine.encode import EncodedPair
 from unmdpo.engine.packing import BLOCK, PackedBatch, PairBatch, first_fit, padded_length, rounded_up
-from unmdpo.engine.padded import PaddedBatch, alike
+from unmdpo.engine.padded import PaddedBatch
+from unmdpo.engine.padding import alike
 from unmdpo.errors import UnmdpoWarning
 
 Layout = Literal["packed", "padded"]
@@ -55,7 +56,7 @@ class Packing:
         if self.layout == "packed":
             spans = self._spans(lengths).tolist()
             return first_fit(spans, max(budget, *spans))
-        return alike(_longest(lengths).tolist(), budget)
+        return alike((2 * _longest(lengths)).tolist(), budget)  # two rows for each pair
 
     def batch(self, pairs: Sequence[EncodedPair], budget: int) -> PairBatch:
         """One group laid out."""

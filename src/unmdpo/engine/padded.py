@@ -13,19 +13,7 @@ from torch import Tensor
 
 from unmdpo.engine.encode import EncodedPair
 from unmdpo.engine.packing import PairBatch
-
-
-def alike(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Groups of positions of like length whose two padded rows each fit the budget; longest first."""
-    groups: list[list[int]] = []
-    room = 0
-    for item in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        if room == 0:
-            groups.append([])
-            room = max(1, budget // (2 * lengths[item]))  # the group's first is its longest
-        groups[-1].append(item)
-        room -= 1
-    return [sorted(members) for members in groups]
+from unmdpo.engine.padding import padded
 
 
 @dataclass(frozen=True)
@@ -35,13 +23,9 @@ class PaddedBatch(PairBatch):
     @classmethod
     def of(cls, pairs: Sequence[EncodedPair], pad_token: int = 0) -> "PaddedBatch":
         rows = [np.concatenate([p.prompt, ids]) for p in pairs for ids in (p.chosen, p.rejected)]
-        longest = max(len(row) for row in rows)
-        tokens = torch.full((len(rows), longest), pad_token, dtype=torch.int64)
-        mask = torch.zeros(len(rows), longest, dtype=torch.int64)
-        predictors, responses = [], []
+        tokens, mask = padded(rows, pad_token, "right")
+        longest, predictors, responses = tokens.shape[1], [], []
         for number, row in enumerate(rows):
-            tokens[number, : len(row)] = torch.from_numpy(row.astype(np.int64))
-            mask[number, : len(row)] = 1
             prompt = len(pairs[number // 2].prompt)
             predictors.append(number * longest + torch.arange(prompt - 1, len(row) - 1))
             responses.append(torch.full((len(row) - prompt,), number))

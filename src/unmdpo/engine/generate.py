@@ -1,0 +1,90 @@
+"""Greedy responses to prompts, in batches of like length, the same every time.
+
+Batches are laid out once from all prompts, so that a run that goes on after a stop computes exactly
+what it would have: a response's last bits can depend on its neighbours' padding.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, PreTrainedModel
+
+from unmdpo.data.identity import Prompt
+from unmdpo.engine.encode import Encoder, as_dicts
+from unmdpo.engine.padding import alike, padded
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One response. `prompt` is the prompt's place in the panel."""
+
+    prompt: int
+    text: str
+    tokens: int
+    finished: bool  # ended by an end token rather than by the limit
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class GenerationSettings:
+    max_new_tokens: int = 512
+    token_budget: int = 32_768  # of a batch: prompts and responses, padding included
+
+
+class Generator:
+    def __init__(
+        self, model: PreTrainedModel, encoder: Encoder, settings: GenerationSettings | None = None
+    ) -> None:
+        self.model, self.encoder = model, encoder
+        model.train(False)
+        self.settings = settings or GenerationSettings()
+        if model.config._attn_implementation == "flex_attention":
+            model.set_attn_implementation("sdpa")  # one token at a time is not what flex is for
+
+    def batches(self, prompts: Sequence[Prompt]) -> list[list[int]]:
+        """Prompts of like length, longest first, each batch within the budget."""
+        self.rows = self.encoder.tokenize([self.encoder.render(as_dicts(p), prefix=True) for p in prompts])
+        lengths = [len(row) + self.settings.max_new_tokens for row in self.rows]
+        return alike(lengths, self.settings.token_budget)
+
+    def generate(self, prompts: Sequence[Prompt], done: int = 0) -> Iterator[list[Generation]]:
+        """One list for each batch, after the `done` first ones."""
+        for members in self.batches(prompts)[done:]:
+            yield self._batch(members)
+
+    @torch.no_grad()
+    def _batch(self, members: list[int]) -> list[Generation]:
+        tokens, mask = padded([self.rows[i] for i in members], self._pad, "left")
+        written = self.model.generate(  # type: ignore[operator]
+            input_ids=tokens.to(self.model.device),
+            attention_mask=mask.to(self.model.device),
+            generation_config=GenerationConfig(  # type: ignore[no-untyped-call]
+                max_new_tokens=self.settings.max_new_tokens,
+                do_sample=False,
+                pad_token_id=self._pad,
+                eos_token_id=sorted(self._ends),
+            ),
+        )[:, tokens.shape[1] :]
+        return [self._generation(place, row) for place, row in zip(members, written.tolist(), strict=True)]
+
+    def _generation(self, place: int, row: list[int]) -> Generation:
+        end = next((i for i, token in enumerate(row) if token in self._ends), None)
+        text = self.encoder.tokenizer.decode(row[:end], skip_special_tokens=True)
+        assert isinstance(text, str)
+        return Generation(place, text, len(row) if end is None else end + 1, finished=end is not None)
+
+    @property
+    def _ends(self) -> set[int]:
+        """Every token that the model or the tokenizer calls an end."""
+        configured = getattr(self.model.generation_config, "eos_token_id", None)
+        listed = configured if isinstance(configured, list) else [configured]
+        return {token for token in [*listed, self.encoder.tokenizer.eos_token_id] if token is not None}
+
+    @property
+    def _pad(self) -> int:
+        pad = self.encoder.tokenizer.pad_token_id
+        return pad if isinstance(pad, int) else 0

@@ -1,0 +1,80 @@
+"""Judges: what gives a response its score.
+
+A judge is a function from prompts and responses to scores. A reward model is any sequence classifier
+of the Hub with one output and a chat template; any importable Python function can judge too.
+"""
+
+import importlib
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from transformers import AutoModelForSequenceClassification, PreTrainedModel
+
+from unmdpo.data.identity import Prompt
+from unmdpo.engine.encode import Encoder, as_dicts
+from unmdpo.engine.models import ModelSource, load_tokenizer
+from unmdpo.engine.padding import alike, padded
+from unmdpo.errors import UserError
+
+Judge = Callable[[Sequence[Prompt], Sequence[str]], list[float]]
+TOKEN_BUDGET = 16_384  # of a padded batch
+
+
+class RewardModel:
+    """A sequence classifier with one output, over the whole conversation."""
+
+    def __init__(self, source: ModelSource, device: torch.device) -> None:
+        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+        try:
+            model = AutoModelForSequenceClassification.from_pretrained(
+                source.path, dtype=dtype, num_labels=1, **source.arguments
+            )
+        except (OSError, ValueError) as error:
+            raise UserError(f"the judge '{source.path}' could not be loaded: {error}") from error
+        assert isinstance(model, PreTrainedModel)
+        self.model = model.to(device).eval()  # type: ignore[arg-type]
+        self.encoder = Encoder(load_tokenizer(source), template_arguments=source.template_arguments)
+        if self.model.config.pad_token_id is None:
+            self.model.config.pad_token_id = self.encoder.tokenizer.pad_token_id or 0
+
+    @torch.no_grad()
+    def __call__(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[float]:
+        texts = [
+            self.encoder.render([*as_dicts(prompt), {"role": "assistant", "content": response}], prefix=False)
+            for prompt, response in zip(prompts, responses, strict=True)
+        ]
+        rows = self.encoder.tokenize(texts)
+        scores = [math.nan] * len(rows)
+        for members in alike([len(row) for row in rows], TOKEN_BUDGET):
+            # on the right: classifiers look for the last token from there
+            tokens, mask = padded([rows[i] for i in members], int(self.model.config.pad_token_id), "right")
+            tokens, mask = tokens.to(self.model.device), mask.to(self.model.device)
+            logits = self.model(input_ids=tokens, attention_mask=mask).logits.float()[:, 0].tolist()
+            for place, score in zip(members, logits, strict=True):
+                scores[place] = score
+        return scores
+
+
+def load_function(name: str) -> Judge:
+    """The function `package.module:function` names."""
+    module_name, _, function_name = name.partition(":")
+    try:
+        function = getattr(importlib.import_module(module_name), function_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(f"judge function '{name}': {error}; give package.module:function") from error
+    if not callable(function):
+        raise UserError(f"judge function '{name}' cannot be called")
+    judge: Judge = function
+    return judge
+
+
+def checked(judge: Judge, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[float]:
+    """The judge's scores; one finite number for each response, or an error that says which is not."""
+    scores = [float(score) for score in judge(prompts, responses)]
+    if len(scores) != len(responses):
+        raise UserError(f"the judge gave {len(scores)} scores for {len(responses)} responses")
+    bad = [place for place, score in enumerate(scores) if not math.isfinite(score)]
+    if bad:
+        raise UserError(f"the judge's scores of prompts {bad[:8]} are not finite")
+    return scores

@@ -1,0 +1,127 @@
+"""Judged responses of a candidate beside a baseline's: win rate, reward difference, length, intervals.
+
+All statistics of a panel share one table of paired prompt resamples, so their intervals describe the
+same draws ("Datasets, panels, and evaluation").
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+TIE = 1e-6  # score differences of at most this size are ties
+RESAMPLES = 10_000
+LONGEST = 1.15  # the selection rule's limit on L/L_D
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A statistic with its 95 % percentile interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One policy's responses to a panel's prompts, in the panel's order."""
+
+    scores: Floats  # (n,)
+    characters: Floats  # (n,) length of each response
+
+    def __post_init__(self) -> None:
+        for name, values in (("scores", self.scores), ("characters", self.characters)):
+            if not np.isfinite(values).all():
+                bad = np.flatnonzero(~np.isfinite(values))[:8].tolist()
+                raise ValueError(f"{name} of prompts {bad} are not finite")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A candidate against a baseline."""
+
+    prompts: int
+    wins: int
+    ties: int
+    losses: int
+    win_rate: Estimate  # percent, a tie counts half (Eq. main-evaluation-metrics)
+    reward_difference: Estimate  # ΔR
+    length_ratio: Estimate  # L/L_D
+
+    @property
+    def eligible(self) -> bool:
+        """The paper's selection rule: a positive ΔR without much longer responses."""
+        return self.reward_difference.value > 0 and self.length_ratio.value <= LONGEST
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Resamples:
+    """How often each prompt was drawn in each resample: (resamples, n)."""
+
+    counts: NDArray[np.float32]
+
+    @classmethod
+    def draw(cls, prompts: int, seed: int, resamples: int = RESAMPLES) -> "Resamples":
+        drawn = np.random.default_rng(seed).integers(0, prompts, size=(resamples, prompts))
+        flat = (drawn + prompts * np.arange(resamples)[:, None]).ravel()
+        counts = np.bincount(flat, minlength=resamples * prompts).reshape(resamples, prompts)
+        return cls(counts.astype(np.float32))
+
+    def means(self, values: Floats) -> Floats:
+        """(resamples,) the mean of `values` (n,) in each resample.
+
+        In two float32 parts: a product of that precision is fast, and the parts keep the digits.
+        """
+        coarse = values.astype(np.float32)
+        fine = (values - coarse).astype(np.float32)
+        totals = (self.counts @ np.stack([coarse, fine], axis=1)).astype(np.float64).sum(axis=1)
+        means: Floats = totals / self.counts.shape[1]
+        return means
+
+
+def compare(candidate: Judged, baseline: Judged, resamples: Resamples) -> Outcome:
+    """The candidate against the baseline on the same prompts."""
+    difference = candidate.scores - baseline.scores
+    won, tied = difference > TIE, np.abs(difference) <= TIE
+    points = 100 * (won + tied / 2)
+    return Outcome(
+        prompts=len(difference),
+        wins=int(won.sum()),
+        ties=int(tied.sum()),
+        losses=int((~won & ~tied).sum()),
+        win_rate=_estimate(float(points.mean()), resamples.means(points)),
+        reward_difference=_estimate(float(difference.mean()), resamples.means(difference)),
+        length_ratio=_estimate(
+            float(candidate.characters.mean() / baseline.characters.mean()),
+            resamples.means(candidate.characters) / resamples.means(baseline.characters),
+        ),
+    )
+
+
+def by_domain(candidate: Judged, baseline: Judged, domains: Sequence[str], seed: int) -> dict[str, Outcome]:
+    """The same within each domain of prompts, resampled within it."""
+    names = np.array(domains)
+    found = {}
+    for name in sorted(set(domains)):
+        rows = names == name
+        ours, theirs = (Judged(j.scores[rows], j.characters[rows]) for j in (candidate, baseline))
+        found[name] = compare(ours, theirs, Resamples.draw(int(rows.sum()), seed))
+    return found
+
+
+def select(outcomes: Mapping[str, Outcome]) -> str | None:
+    """Among the eligible candidates, the one with the largest ΔR."""
+    eligible = [name for name, outcome in outcomes.items() if outcome.eligible]
+    return max(eligible, key=lambda name: outcomes[name].reward_difference.value, default=None)
+
+
+def _estimate(value: float, draws: Floats) -> Estimate:
+    low, high = np.percentile(draws, [2.5, 97.5])
+    return Estimate(value, float(low), float(high))
