@@ -93,6 +93,14 @@ def test_the_selection_rule():
     assert select({"worse": outcome(-0.1, 1.0)}) is None
 
 
+def test_policies_that_say_nothing_have_a_length_ratio():
+    silent, short = judged([0.0, 0.0], [0, 0]), judged([0.0, 0.0], [3, 0])
+    for a, b, ratio in ((silent, silent, 1.0), (short, silent, 1.5), (silent, short, 1 / 1.5)):
+        found = compare(a, b, Resamples.draw(2, seed=0)).length_ratio
+        assert found.value == pytest.approx(ratio)
+        assert np.isfinite([found.low, found.high]).all()
+
+
 def test_scores_that_are_not_finite_are_named():
     with pytest.raises(ValueError, match=r"scores of prompts \[1\] are not finite"):
         judged([1.0, np.nan])

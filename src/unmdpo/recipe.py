@@ -59,9 +59,14 @@ class Strict(BaseModel):
 class ModelRecipe(Strict):
     path: str = Field(description="Hub name or local folder of the initial instruction-tuned model")
     revision: str | None = None
+    gguf_file: str | None = Field(None, description="a GGUF file in that place with weights and tokenizer")
+    template: str | None = Field(
+        None, description="Jinja text, or a .jinja file, for a tokenizer without a chat template"
+    )
     chat_template: dict[str, str | bool | int | float] = Field(
         {}, description="keyword arguments of the chat template"
     )
+    trust_remote_code: bool = Field(False, description="run code that comes with the model")
 
 
 class StrengthRecipe(Strict):
@@ -153,14 +158,24 @@ class DefaultBudget(Budget):
         return values
 
 
+class AdapterRecipe(Strict):
+    """Train a LoRA adapter instead of all weights."""
+
+    rank: Count = 64
+    alpha: Count | None = Field(None, description="2·rank if not given")
+    dropout: Share = 0.0
+
+
 class TrainingRecipe(DefaultBudget):
     batch: Count = Field(128, description="pairs in a global batch")
     learning_rate: Positive = 1e-6
     warmup: Annotated[int, Field(ge=0)] = 20
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
     weight_decay: Nonnegative = 0.1
     betas: Shares = (0.9, 0.98)
     eps: Positive = 1e-5
     clip: Positive = 1.0
+    adapter: AdapterRecipe | None = None
 
 
 class TrainingOverrides(Budget):
@@ -168,12 +183,25 @@ class TrainingOverrides(Budget):
 
     learning_rate: Positive | None = None
     seed: int | None = None
+    adapter: AdapterRecipe | None = None
 
 
 class PilotsRecipe(DefaultBudget):
     folds: Annotated[int, Field(ge=2)] = 5
     fold_seed: int = FOLD_SEED
     objective: ObjectiveName = "fixed-margin"
+    learning_rate: Positive | None = Field(None, description="training's own if not given")
+    adapter: AdapterRecipe | None = None
+    model: ModelRecipe | None = Field(None, description="a cheaper model for pilots and the scale's features")
+
+
+class ComputeRecipe(Strict):
+    """How work is done; results do not depend on it beyond rounding, so no cache key holds it."""
+
+    token_budget: Count | None = Field(None, description="tokens of a microbatch; what suits the device")
+    activation_checkpointing: bool | None = Field(None, description="as memory needs if not given")
+    offload_optimizer: bool = False
+    checkpoint_minutes: Positive = 15.0
 
 
 class ScaleRecipe(Strict):
@@ -204,8 +232,17 @@ class PanelRecipe(Strict):
 
 
 class JudgeRecipe(Strict):
-    path: str
+    """A reward model, or a Python function of (prompts, responses)."""
+
+    path: str | None = Field(None, description="Hub name or local folder of a sequence classifier")
     revision: str | None = None
+    function: str | None = Field(None, description="package.module:function")
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if (self.path is None) == (self.function is None):
+            raise ValueError("give the path of a reward model or a function, one of them")
+        return self
 
 
 class EvaluationRecipe(Strict):
@@ -213,6 +250,7 @@ class EvaluationRecipe(Strict):
     panels: dict[Name, PanelRecipe] = Field(min_length=1, json_schema_extra=names_only)
     judge: JudgeRecipe
     max_new_tokens: Count = 512
+    initial: bool = Field(False, description="compare with the initial model too")
 
 
 class Recipe(Strict):
@@ -228,6 +266,7 @@ class Recipe(Strict):
     scales: dict[Name, ScaleRecipe] = Field({}, json_schema_extra=names_only)
     policies: dict[Name, PolicyRecipe] = Field(min_length=1, json_schema_extra=names_only)
     evaluation: EvaluationRecipe | None = None
+    compute: ComputeRecipe = ComputeRecipe()
 
     @property
     def digest(self) -> str:
@@ -236,8 +275,7 @@ class Recipe(Strict):
         return hashlib.sha256(text.encode()).hexdigest()
 
     def to_yaml(self) -> str:
-        dumped = self.model_dump(mode="json")
-        return yaml.safe_dump(dumped, sort_keys=False, allow_unicode=True, width=100)
+        return as_yaml(self.model_dump(mode="json"))
 
     @model_validator(mode="after")
     def _objectives_exist(self) -> Self:
@@ -283,6 +321,10 @@ class Recipe(Strict):
                 f"panels ask for {wanted} prompts; the validation split has at most {available}",
             )
         return self
+
+
+def as_yaml(value: Any) -> str:
+    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100)
 
 
 def _at(path: tuple[str, ...], message: str) -> PydanticCustomError:

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 import unmdpo
-from unmdpo.cli import audit, bench, recipes
+from unmdpo.cli import audit, bench, recipes, run
 from unmdpo.errors import UnmdpoWarning, UserError
 
 
@@ -40,6 +40,9 @@ app = typer.Typer(
 )
 app.add_typer(audit.app, name="audit")
 app.add_typer(recipes.app, name="recipes")
+app.command("run")(run.run)
+app.command("verify")(run.verify)
+app.command("scale")(run.scale)
 app.command("bench")(bench.bench)
 
 

@@ -64,6 +64,15 @@ def join(device: torch.device) -> Ranks:
     return Ranks.current()
 
 
+def device_name() -> str:
+    """For records of where something was computed."""
+    return (
+        torch.cuda.get_device_name()
+        if torch.cuda.is_available()
+        else f"CPU, {torch.get_num_threads()} threads"
+    )
+
+
 def local_device() -> torch.device:
     """The GPU of this rank where there are GPUs."""
     if not torch.cuda.is_available():

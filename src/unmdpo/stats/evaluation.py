@@ -99,8 +99,8 @@ def compare(candidate: Judged, baseline: Judged, resamples: Resamples) -> Outcom
         win_rate=_estimate(float(points.mean()), resamples.means(points)),
         reward_difference=_estimate(float(difference.mean()), resamples.means(difference)),
         length_ratio=_estimate(
-            float(candidate.characters.mean() / baseline.characters.mean()),
-            resamples.means(candidate.characters) / resamples.means(baseline.characters),
+            float(_length(candidate.characters.mean()) / _length(baseline.characters.mean())),
+            _length(resamples.means(candidate.characters)) / _length(resamples.means(baseline.characters)),
         ),
     )
 
@@ -120,6 +120,11 @@ def select(outcomes: Mapping[str, Outcome]) -> str | None:
     """Among the eligible candidates, the one with the largest ΔR."""
     eligible = [name for name, outcome in outcomes.items() if outcome.eligible]
     return max(eligible, key=lambda name: outcomes[name].reward_difference.value, default=None)
+
+
+def _length(mean: Any) -> Any:
+    """Mean characters; policies that say nothing count as one character, so that ratios exist."""
+    return np.maximum(mean, 1.0)
 
 
 def _estimate(value: float, draws: Floats) -> Estimate:

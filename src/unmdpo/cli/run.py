@@ -1,0 +1,108 @@
+"""`unmdpo run` and `unmdpo verify`: a recipe in, a verified table out."""
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+RecipeArgument = Annotated[str, typer.Argument(help="A packaged name or a YAML file.")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="key.sub=value …")]
+StoreOption = Annotated[
+    Path, typer.Option("--store", envvar="UNMDPO_STORE", help="Where artifacts are kept and found.")
+]
+HERE = Path("unmdpo-store")
+
+
+def run(
+    recipe: RecipeArgument,
+    overrides: Overrides = None,
+    store: StoreOption = HERE,
+    until: Annotated[
+        str | None, typer.Option(help="Stop after this stage, such as oof or policy[dpo].")
+    ] = None,
+    only: Annotated[str | None, typer.Option(help="Make these stages alone.")] = None,
+    force: Annotated[list[str] | None, typer.Option(help="Make this stage again; repeatable.")] = None,
+) -> None:
+    """Do everything a recipe names; what is finished is not done again."""
+    from unmdpo.pipeline.run import execute, open_run
+    from unmdpo.pipeline.store import Store
+    from unmdpo.recipes import load_recipe
+
+    opened = open_run(load_recipe(recipe, overrides or []), Store(store))
+    started = time.monotonic()
+
+    def report(name: str, what: str) -> None:
+        if what != "cached":
+            typer.echo(f"[{time.monotonic() - started:7.1f} s] {name}: {what}", err=True)
+
+    execute(opened, until=until, only=only, force=force or [], report=report)
+    if "summary" in opened.finished:
+        _show(opened.summary)
+    typer.echo(f"run: {opened.folder}", err=True)
+
+
+def verify(recipe: RecipeArgument, overrides: Overrides = None, store: StoreOption = HERE) -> None:
+    """Hash every file of a run again and compute every reported number anew."""
+    from unmdpo.errors import UserError
+    from unmdpo.pipeline.run import open_run
+    from unmdpo.pipeline.store import Store
+    from unmdpo.pipeline.verify import verify as check
+    from unmdpo.recipes import load_recipe
+
+    findings = list(check(open_run(load_recipe(recipe, overrides or []), Store(store))))
+    problems = [finding for finding in findings if finding.problem]
+    if problems:
+        lines = [f"{finding.stage}: {finding.what}: {finding.problem}" for finding in problems]
+        raise UserError(f"{len(problems)} of {len(findings)} checks failed\n" + "\n".join(lines))
+    typer.echo(f"{len(findings)} checks, all hold")
+
+
+def scale(
+    recipe: RecipeArgument,
+    name: Annotated[str, typer.Argument(help="A scale of the recipe.")],
+    data: Annotated[str | None, typer.Option(help="New comparisons whose prompts to judge.")] = None,
+    out: Annotated[Path, typer.Option(help="Where to write.")] = Path("scale.parquet"),
+    store: StoreOption = HERE,
+) -> None:
+    """Write q of every prompt as Parquet, surest to least sure."""
+    from unmdpo.data import load_comparisons
+    from unmdpo.data.domains import modal_domains
+    from unmdpo.pipeline.fitted import write_table
+    from unmdpo.pipeline.run import open_run
+    from unmdpo.pipeline.store import Store
+    from unmdpo.recipes import load_recipe
+
+    fitted = open_run(load_recipe(recipe, []), Store(store)).scale(name)
+    if data is None:
+        table = fitted.known()
+    else:
+        rows = load_comparisons(data)
+        prompts = {row.prompt_hash: row.prompt for row in rows}
+        table = fitted.table([*prompts.values()], modal_domains(rows))
+    write_table(table, out)
+    typer.echo(f"{out}: {len(table):,} prompts, q from {table['q'][0]} to {table['q'][-1]}")
+
+
+def _show(summary: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    for name, panel in summary.items():
+        for opponent, outcomes in panel["against"].items():
+            title = f"{name}: {panel['prompts']} prompts, against {opponent}"
+            table = Table("policy", "win %", "ΔR", "L/L_D", title=title, box=None, pad_edge=False)
+            for policy, outcome in outcomes.items():
+                table.add_row(
+                    policy,
+                    _cell(outcome["win_rate"], 2),
+                    _cell(outcome["reward_difference"], 3),
+                    f"{outcome['length_ratio']['value']:.3f}",
+                )
+            console.print(table)
+
+
+def _cell(estimate: dict[str, float], digits: int) -> str:
+    value, low, high = (f"{estimate[name]:.{digits}f}" for name in ("value", "low", "high"))
+    return f"{value} \\[{low}, {high}]"

@@ -1,0 +1,1 @@
+"""A recipe in, finished artifacts out: the store, the graph of stages, and what each stage does."""

@@ -1,0 +1,37 @@
+"""What local files contain, so that a changed file is not taken for the one a stage has seen."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from unmdpo.pipeline.store import Store, checksum, file_names, write_json
+
+
+class Fingerprints:
+    """Checksums of files, remembered by path, size and time of change: models are large."""
+
+    def __init__(self, store: Store) -> None:
+        self._file = store.root / "fingerprints.json"
+        try:
+            self._known: dict[str, Any] = json.loads(self._file.read_text("utf-8"))
+        except (OSError, ValueError):
+            self._known = {}
+
+    def of(self, path: str) -> dict[str, str] | None:
+        """Name → SHA-256 of a local file or a folder's files; None for a name on the Hub."""
+        place = Path(path).expanduser()
+        if place.is_file():
+            return {place.name: self._checksum(place)}
+        if place.is_dir():
+            return {name: self._checksum(place / name) for name in file_names(place)}
+        return None
+
+    def _checksum(self, path: Path) -> str:
+        status, name = path.stat(), str(path.resolve())
+        seen = [status.st_size, status.st_mtime_ns]
+        known = self._known.get(name)
+        if known is None or known["seen"] != seen:
+            self._known[name] = {"seen": seen, "sha256": checksum(path)}
+            write_json(self._file, self._known)
+        digest: str = self._known[name]["sha256"]
+        return digest

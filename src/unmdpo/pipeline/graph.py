@@ -1,0 +1,207 @@
+"""From a recipe to stages: what depends on what, and which settings each result depends on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from unmdpo.catalog import BETA, CATALOG
+from unmdpo.pipeline.fingerprint import Fingerprints
+from unmdpo.pipeline.stage import Stage
+from unmdpo.pipeline.stages import KINDS
+from unmdpo.pipeline.stages.evaluation import INITIAL
+from unmdpo.recipe import ModelRecipe, PolicyRecipe, Recipe
+
+BESIDE = {"joint", "ema", "sigmoid-joint"}  # estimators that learn inside a policy's training
+WITHOUT_PILOTS = {"constant", "entropy"}
+
+
+def build(recipe: Recipe, fingerprints: Fingerprints, borrowed: Mapping[str, Stage]) -> dict[str, Stage]:
+    """Every stage by its name, inputs first. `borrowed` are scales that come from other runs."""
+    return _Builder(recipe, fingerprints, borrowed).stages()
+
+
+@dataclass
+class _Builder:
+    recipe: Recipe
+    fingerprints: Fingerprints
+    borrowed: Mapping[str, Stage]
+    made: dict[str, Stage] = field(default_factory=dict)
+
+    def stages(self) -> dict[str, Stage]:
+        for name in self.recipe.scales:
+            if self.recipe.scales[name].estimator not in BESIDE and name not in self.borrowed:
+                self.scale(name)
+        for name in self.recipe.policies:
+            self.policy(name)
+        if self.recipe.evaluation is not None:
+            self.summary()
+        return self.made
+
+    def _stage(self, kind: str, name: str, settings: Mapping[str, Any], **inputs: Stage) -> Stage:
+        return self._with(kind, name, settings, inputs)
+
+    def _with(self, kind: str, name: str, settings: Mapping[str, Any], inputs: Mapping[str, Stage]) -> Stage:
+        if name not in self.made:
+            self.made[name] = Stage(KINDS[kind], name, settings, inputs)
+        return self.made[name]
+
+    def _model(self, model: ModelRecipe) -> dict[str, Any]:
+        """The model as the recipe names it, with its files' checksums where it is a local folder."""
+        return model.model_dump(mode="json") | {"files": self.fingerprints.of(model.path)}
+
+    def comparisons(self) -> Stage:
+        data = self.recipe.data.model_dump(mode="json", exclude={"max_length"})
+        places = [place for place in (data["path"], data["validation"]["path"]) if place is not None]
+        settings = {
+            "data": data,
+            "validation": self.recipe.evaluation is not None,
+            "files": {place: self.fingerprints.of(place) for place in places},
+        }
+        return self._stage("comparisons", "comparisons", settings)
+
+    def encoded(self, model: ModelRecipe, suffix: str = "") -> Stage:
+        settings = {"model": self._model(model), "max_length": self.recipe.data.max_length}
+        return self._stage("encoded", f"encoded{suffix}", settings, comparisons=self.comparisons())
+
+    def reference(self, model: ModelRecipe, suffix: str = "") -> Stage:
+        encoded = self.encoded(model, suffix)
+        return self._stage("reference", f"reference{suffix}", {"model": self._model(model)}, encoded=encoded)
+
+    @property
+    def _pilot_model(self) -> tuple[ModelRecipe, str]:
+        """The model of pilots and features; a proxy's stages carry its name."""
+        proxy = self.recipe.pilots.model
+        return (self.recipe.model, "") if proxy is None else (proxy, "[proxy]")
+
+    def features(self) -> Stage:
+        model, suffix = self._pilot_model
+        settings = {"model": self._model(model)}
+        return self._stage("features", f"features{suffix}", settings, comparisons=self.comparisons())
+
+    def pilot(self, fold: int) -> Stage:
+        pilots, (model, suffix) = self.recipe.pilots, self._pilot_model
+        changes: dict[str, Any] = {"updates": pilots.updates, "epochs": pilots.epochs}
+        changes["adapter"] = _dump(pilots.adapter)
+        if pilots.learning_rate is not None:
+            changes["learning_rate"] = pilots.learning_rate
+        settings = {
+            "model": self._model(model),
+            "fold": fold,
+            "folds": pilots.folds,
+            "fold_seed": pilots.fold_seed,
+            "objective": pilots.objective,
+            "training": self._training(changes),
+        }
+        inputs = {"comparisons": self.comparisons(), "encoded": self.encoded(model, suffix)}
+        if CATALOG[pilots.objective].reference:
+            inputs["reference"] = self.reference(model, suffix)
+        return self._with("pilot", f"pilot[{fold}]", settings, inputs)
+
+    def oof(self) -> Stage:
+        model, suffix = self._pilot_model
+        pilots = {f"pilot[{fold}]": self.pilot(fold) for fold in range(self.recipe.pilots.folds)}
+        inputs = {"encoded": self.encoded(model, suffix), "reference": self.reference(model, suffix)}
+        return self._with("oof", "oof", {"beta": BETA}, inputs | pilots)
+
+    def scale(self, name: str) -> Stage:
+        recipe = self.recipe.scales[name]
+        inputs = {"comparisons": self.comparisons()}
+        if recipe.estimator != "constant":
+            inputs["features"] = self.features()
+        if recipe.estimator not in WITHOUT_PILOTS:
+            inputs["oof"] = self.oof()
+        settings = self._estimator(name) | {"length_normalized": recipe.length_normalized}
+        return self._with("scale", f"scale[{name}]", settings, inputs)
+
+    def _estimator(self, name: str) -> dict[str, Any]:
+        recipe, pilots = self.recipe.scales[name], self.recipe.pilots
+        return {
+            "estimator": recipe.estimator,
+            "settings": {key: value for key, value in recipe.settings.items() if value is not None},
+            "folds": pilots.folds,
+            "fold_seed": pilots.fold_seed,
+        }
+
+    def policy(self, name: str) -> Stage:
+        recipe, model = self.recipe.policies[name], self.recipe.model
+        settings = {
+            "model": self._model(model),
+            "objective": recipe.objective,
+            "objective_settings": recipe.settings,
+            "training": self._training(_overrides(recipe)),
+        }
+        inputs = {"comparisons": self.comparisons(), "encoded": self.encoded(model)}
+        if CATALOG[recipe.objective].reference:
+            inputs["reference"] = self.reference(model)
+        if recipe.scale is not None and recipe.scale in self.borrowed:
+            inputs["scale"] = self.borrowed[recipe.scale]
+        elif recipe.scale is not None and self.recipe.scales[recipe.scale].estimator in BESIDE:
+            settings |= self._estimator(recipe.scale)
+            inputs["features"] = self.features()
+        elif recipe.scale is not None:
+            inputs["scale"] = self.scale(recipe.scale)
+        return self._with("policy", f"policy[{name}]", settings, inputs)
+
+    def _training(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """The recipe's training with what one pilot or policy does differently."""
+        common = self.recipe.training.model_dump(mode="json") | {"seed": self.recipe.seed}
+        return common | dict(changes)
+
+    def summary(self) -> Stage:
+        evaluation = self.recipe.evaluation
+        assert evaluation is not None
+        policies = [*self.recipe.policies, *([INITIAL] if evaluation.initial else [])]
+        inputs: dict[str, Stage] = {}
+        for panel in evaluation.panels:
+            inputs[f"panel[{panel}]"] = self.panel(panel)
+            for policy in policies:
+                inputs[f"judgement[{policy},{panel}]"] = self.judgement(policy, panel)
+        settings = {
+            "policies": policies,
+            "panels": [*evaluation.panels],
+            "baseline": evaluation.baseline,
+            "seed": self.recipe.seed,
+        }
+        return self._with("summary", "summary", settings, inputs)
+
+    def panel(self, name: str) -> Stage:
+        assert self.recipe.evaluation is not None
+        panels = self.recipe.evaluation.panels
+        earlier = [*panels][: [*panels].index(name)]
+        inputs = {"comparisons": self.comparisons()} | {other: self.panel(other) for other in earlier}
+        return self._with("panel", f"panel[{name}]", panels[name].model_dump(mode="json"), inputs)
+
+    def generation(self, policy: str, panel: str) -> Stage:
+        assert self.recipe.evaluation is not None
+        settings = {
+            "model": self._model(self.recipe.model),
+            "max_new_tokens": self.recipe.evaluation.max_new_tokens,
+        }
+        inputs = {"panel": self.panel(panel)}
+        if policy != INITIAL:
+            inputs["policy"] = self.policy(policy)
+        return self._with("generation", f"generation[{policy},{panel}]", settings, inputs)
+
+    def judgement(self, policy: str, panel: str) -> Stage:
+        assert self.recipe.evaluation is not None
+        judge = self.recipe.evaluation.judge
+        settings = {
+            "judge": judge.model_dump(mode="json"),
+            "files": None if judge.path is None else self.fingerprints.of(judge.path),
+        }
+        inputs = {"panel": self.panel(panel), "generation": self.generation(policy, panel)}
+        return self._with("judgement", f"judgement[{policy},{panel}]", settings, inputs)
+
+
+def _overrides(recipe: PolicyRecipe) -> dict[str, Any]:
+    given = {
+        key: value for key, value in recipe.training.model_dump(mode="json").items() if value is not None
+    }
+    if "updates" in given or "epochs" in given:
+        given = {"updates": None, "epochs": None} | given
+    return given
+
+
+def _dump(adapter: Any) -> dict[str, Any] | None:
+    dumped: dict[str, Any] | None = None if adapter is None else adapter.model_dump(mode="json")
+    return dumped

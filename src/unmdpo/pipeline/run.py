@@ -1,0 +1,223 @@
+"""Running a recipe: what is finished is used, the rest is made, and a record says what belongs together."""
+
+import fnmatch
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformers.utils.logging import disable_progress_bar
+
+from unmdpo.engine.ranks import device_name
+from unmdpo.errors import UserError
+from unmdpo.nearest import did_you_mean
+from unmdpo.pipeline.fingerprint import Fingerprints
+from unmdpo.pipeline.graph import build
+from unmdpo.pipeline.stage import Job, Kind, Stage
+from unmdpo.pipeline.store import Artifact, Store, write_json
+from unmdpo.pipeline.tables import Panel, read_lines
+from unmdpo.recipe import Recipe
+
+if TYPE_CHECKING:
+    from unmdpo.pipeline.fitted import FittedScale
+
+Report = Callable[[str, str], None]  # a stage's name and what is happening to it
+
+
+@dataclass(frozen=True)
+class Run:
+    """A recipe's stages in a store."""
+
+    store: Store
+    recipe: Recipe
+    stages: Mapping[str, Stage]
+
+    @property
+    def folder(self) -> Path:
+        return self.store.root / "runs" / f"{self.recipe.name}-{self.recipe.digest[:12]}"
+
+    def artifact(self, name: str) -> Artifact:
+        if name not in self.stages:
+            raise UserError(f"this run has no stage '{name}'; {did_you_mean(name, self.stages)}")
+        found = self.store.find(self.stages[name].place)
+        if found is None:
+            raise UserError(f"stage '{name}' is not finished yet")
+        return found
+
+    @property
+    def finished(self) -> dict[str, Artifact]:
+        found = {name: self.store.find(stage.place) for name, stage in self.stages.items()}
+        return {name: artifact for name, artifact in found.items() if artifact is not None}
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.artifact("summary").json("summary.json")
+        return found
+
+    def policy(self, name: str) -> Path:
+        """A folder for `from_pretrained`."""
+        return self.artifact(f"policy[{name}]").file("model")
+
+    def scale(self, name: str) -> "FittedScale":
+        """A fitted scale: `predict(prompts)` gives q of any prompts."""
+        from unmdpo.pipeline.fitted import FittedScale  # noqa: PLC0415 - it builds on runs
+
+        self.artifact(f"scale[{name}]")
+        return FittedScale(self, name)
+
+    def table(self) -> list[dict[str, Any]]:
+        """One row for each panel, opponent and policy: the headline numbers with their intervals."""
+        rows = []
+        for panel, report in self.summary.items():
+            for opponent, outcomes in report["against"].items():
+                for policy, outcome in outcomes.items():
+                    row = {"panel": panel, "against": opponent, "policy": policy}
+                    for name in ("win_rate", "reward_difference", "length_ratio"):
+                        row |= {name: outcome[name]["value"]}
+                        row |= {f"{name}_{end}": outcome[name][end] for end in ("low", "high")}
+                    rows.append(row)
+        return rows
+
+    def generations(self, policy: str, panel: str) -> list[dict[str, Any]]:
+        """What a policy answered on a panel, with the judge's scores."""
+        prompts = Panel.read(self.artifact(f"panel[{panel}]").file("panel.json")).prompts
+        made = read_lines(self.artifact(f"generation[{policy},{panel}]").file("generations.jsonl"))
+        scores = read_lines(self.artifact(f"judgement[{policy},{panel}]").file("scores.jsonl"))
+        return [
+            {"prompt": prompt, "text": row["text"], "score": score["score"], "finished": row["finished"]}
+            for prompt, row, score in zip(prompts, made, scores, strict=True)
+        ]
+
+    def record(self) -> None:
+        """Which artifacts the run consists of, for people and for `verify`."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "recipe.yaml").write_text(self.recipe.to_yaml(), "utf-8")
+        stages = {
+            name: {"place": stage.place, "inputs": {k: s.place for k, s in stage.inputs.items()}}
+            for name, stage in self.stages.items()
+        }
+        write_json(self.folder / "run.json", {"recipe": self.recipe.digest, "stages": stages})
+
+
+def open_run(recipe: Recipe, store: Store) -> Run:
+    """The run of a recipe, whatever of it is finished."""
+    borrowed = {
+        name: _borrowed(store, scale.run, name)
+        for name, scale in recipe.scales.items()
+        if scale.run is not None
+    }
+    return Run(store, recipe, build(recipe, Fingerprints(store), borrowed))
+
+
+def _borrowed(store: Store, run: str, scale: str) -> Stage:
+    """A fitted scale of another run, as a stage that is already done."""
+    folders = [
+        path
+        for path in (store.root / "runs").iterdir()
+        if path.name in (run,) or path.name.startswith(f"{run}-")
+    ]
+    for folder in sorted(folders):
+        stages = json.loads((folder / "run.json").read_text("utf-8"))["stages"]
+        place = stages.get(f"scale[{scale}]", {}).get("place")
+        if place is not None and store.find(place) is not None:
+            return _Done(Kind("scale", 0, _nothing), f"{run}/scale[{scale}]", {"place": place})
+    raise UserError(f"no finished run '{run}' in this store has a scale '{scale}'; run it first")
+
+
+class _Done(Stage):
+    """A stage of another run: its place is known, its inputs are that run's affair."""
+
+    @property
+    def place(self) -> str:
+        return str(self.settings["place"])
+
+
+def _nothing(job: Job) -> dict[str, Any]:
+    raise UserError(f"{job.stage.name} belongs to another run and is missing")
+
+
+def execute(
+    run: Run,
+    *,
+    until: str | None = None,
+    only: str | None = None,
+    force: Sequence[str] = (),
+    report: Report = lambda name, what: None,
+) -> Run:
+    """Makes what is not there yet, in order; finished stages are never redone."""
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # stages have a line of their own
+    wanted = _wanted(run, until, only)
+    for pattern in force:
+        for name in _matching(run, pattern):
+            run.store.remove(run.stages[name].place)
+    run.record()
+    for name in wanted:
+        stage = run.stages[name]
+        if run.store.find(stage.place) is not None:
+            report(name, "cached")
+            continue
+        report(name, "started")
+        make(run, stage)
+        report(name, "finished")
+    return run
+
+
+def make(run: Run, stage: Stage) -> Artifact:
+    """One stage, its inputs being there."""
+    inputs = {}
+    for name, needed in stage.inputs.items():
+        found = run.store.find(needed.place)
+        if found is None:
+            raise UserError(f"'{stage.name}' needs '{needed.name}', which is not finished")
+        inputs[name] = found
+    described = {
+        "kind": stage.kind.name,
+        "name": stage.name,
+        "version": stage.kind.version,
+        "key": stage.key,
+        "settings": dict(stage.settings),
+        "device": device_name(),
+        "inputs": {
+            name: {"place": stage.inputs[name].place, "digest": a.digest} for name, a in inputs.items()
+        },
+    }
+
+    def work(folder: Path) -> Mapping[str, Any]:
+        return stage.kind.work(Job(stage, folder, inputs, run.recipe.compute))
+
+    return run.store.make(stage.place, described, work)
+
+
+def _wanted(run: Run, until: str | None, only: str | None) -> list[str]:
+    """All stages, those that `until` needs and itself, or those that match `only` alone."""
+    if only is not None:
+        return _matching(run, only)
+    if until is None:
+        return [*run.stages]
+    needed: set[str] = set()
+
+    def visit(stage: Stage) -> None:
+        if stage.name not in needed:
+            needed.add(stage.name)
+            for other in stage.inputs.values():
+                visit(other)
+
+    for name in _matching(run, until):
+        visit(run.stages[name])
+    return [name for name in run.stages if name in needed]
+
+
+def _matching(run: Run, pattern: str) -> list[str]:
+    """Stages of this name or kind; `policy[*]` and the like match too."""
+    found = [
+        name
+        for name, stage in run.stages.items()
+        if name == pattern
+        or stage.kind.name == pattern
+        or fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))
+    ]
+    if not found:
+        raise UserError(f"this recipe has no stage '{pattern}'; {did_you_mean(pattern, run.stages)}")
+    return found

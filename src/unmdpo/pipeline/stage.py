@@ -1,0 +1,62 @@
+"""What a stage is: settings that change its result, the stages it needs, and the work itself."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from unmdpo.pipeline.store import Artifact
+from unmdpo.recipe import ComputeRecipe
+
+Notes = dict[str, Any]  # what a stage wants its manifest to say: tokens, FLOPs, …
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A sort of stage. The version changes when the same settings would give another result."""
+
+    name: str
+    version: int
+    work: Callable[["Job"], Notes]
+
+
+@dataclass(frozen=True)
+class Stage:
+    kind: Kind
+    name: str  # unique in a run, such as `pilot[2]`
+    settings: Mapping[str, Any]  # JSON values; everything that changes the result
+    inputs: Mapping[str, "Stage"] = field(default_factory=dict)
+
+    @cached_property
+    def key(self) -> str:
+        """The digest of the settings, the inputs' keys and the code's version."""
+        described = {
+            "kind": self.kind.name,
+            "version": self.kind.version,
+            "settings": self.settings,
+            "inputs": {name: stage.key for name, stage in self.inputs.items()},
+        }
+        text = json.dumps(described, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    @property
+    def place(self) -> str:
+        """Where its artifact lies in a store."""
+        return f"{self.kind.name}/{self.key}"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A stage at work: an unfinished folder of its own, which survives a crash, and finished inputs."""
+
+    stage: Stage
+    folder: Path
+    inputs: Mapping[str, Artifact]
+    compute: ComputeRecipe
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return self.stage.settings

@@ -1,0 +1,128 @@
+"""Responses to a panel, their scores, and the table that compares policies."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from unmdpo.engine.generate import GenerationSettings, Generator
+from unmdpo.engine.judge import Judge, RewardModel, checked, load_function
+from unmdpo.engine.models import ModelSource, load_model, make_encoder
+from unmdpo.engine.ranks import local_device
+from unmdpo.pipeline.common import model_source
+from unmdpo.pipeline.stage import Job, Notes
+from unmdpo.pipeline.store import Artifact, write_json
+from unmdpo.pipeline.tables import Panel, read_lines, write_lines
+from unmdpo.pipeline.training import compute_dtype
+from unmdpo.stats.evaluation import Judged, Outcome, Resamples, by_domain, compare, select
+
+INITIAL = "initial"  # the model that all policies start from
+
+
+def generation(job: Job) -> Notes:
+    """Greedy responses to every prompt of a panel; goes on after the last whole batch."""
+    panel = Panel.read(job.inputs["panel"].file("panel.json"))
+    source, device = model_source(job.settings["model"]), local_device()
+    weights = source
+    if "policy" in job.inputs:
+        weights = ModelSource(str(job.inputs["policy"].file("model")))
+    model = load_model(weights, device=device, dtype=compute_dtype(device))
+    settings = GenerationSettings(max_new_tokens=job.settings["max_new_tokens"])
+    generator = Generator(model, make_encoder(source, max_length=2**31), settings)
+    path = job.folder / "batches.jsonl"
+    done = [line["batch"] for line in read_lines(path)]
+    write_lines(path, ({"batch": batch} for batch in done))
+    with path.open("a", encoding="utf-8") as file:
+        for batch in generator.generate(panel.prompts, done=len(done)):
+            done.append([made.to_dict() for made in batch])
+            file.write(json.dumps({"batch": done[-1]}, ensure_ascii=False) + "\n")
+            file.flush()
+    path.unlink()
+    ordered = sorted((made for batch in done for made in batch), key=lambda made: int(made["prompt"]))
+    rows = [{"prompt_hash": panel.hashes[made["prompt"]]} | made for made in ordered]
+    write_lines(job.folder / "generations.jsonl", rows)
+    return {
+        "tokens": sum(row["tokens"] for row in rows),
+        "unfinished": sum(not row["finished"] for row in rows),
+    }
+
+
+def judgement(job: Job) -> Notes:
+    """One score for each response."""
+    panel = Panel.read(job.inputs["panel"].file("panel.json"))
+    made = read_lines(job.inputs["generation"].file("generations.jsonl"))
+    scores = checked(_judge(job.settings["judge"]), panel.prompts, [row["text"] for row in made])
+    rows = [
+        {"prompt_hash": row["prompt_hash"], "score": score, "characters": len(row["text"])}
+        for row, score in zip(made, scores, strict=True)
+    ]
+    write_lines(job.folder / "scores.jsonl", rows)
+    return {"mean_score": float(np.mean(scores))}
+
+
+def _judge(settings: dict[str, Any]) -> Judge:
+    if settings["function"] is not None:
+        return load_function(settings["function"])
+    source = ModelSource(settings["path"], settings["revision"])
+    return RewardModel(source, local_device())
+
+
+def judged(artifact: Artifact, panel: Panel) -> Judged:
+    rows = read_lines(artifact.file("scores.jsonl"))
+    if [row["prompt_hash"] for row in rows] != panel.hashes:
+        raise ValueError(f"{artifact.path}: scores are not in the panel's order")
+    columns = ([float(row[name]) for row in rows] for name in ("score", "characters"))
+    return Judged(*(np.array(column, dtype=np.float64) for column in columns))
+
+
+def summary(job: Job) -> Notes:
+    """Every policy against the baseline on every panel, and against the initial model if it was judged."""
+    report = {
+        name: summarize_panel(
+            Panel.read(job.inputs[f"panel[{name}]"].file("panel.json")),
+            {policy: job.inputs[f"judgement[{policy},{name}]"] for policy in job.settings["policies"]},
+            job.settings["baseline"],
+            job.settings["seed"],
+        )
+        for name in job.settings["panels"]
+    }
+    write_json(job.folder / "summary.json", report)
+    return {"panels": list(report)}
+
+
+def summarize_panel(panel: Panel, scores: dict[str, Artifact], baseline: str, seed: int) -> dict[str, Any]:
+    found = {policy: judged(artifact, panel) for policy, artifact in scores.items()}
+    resamples = Resamples.draw(len(panel), seed)
+    against = {}
+    for opponent in [name for name in (baseline, INITIAL) if name in found]:
+        outcomes = {
+            policy: compare(found[policy], found[opponent], resamples)
+            for policy in found
+            if policy not in (opponent, INITIAL)
+        }
+        against[opponent] = {policy: outcome.to_dict() for policy, outcome in outcomes.items()}
+        if opponent == baseline:
+            selected = select(outcomes)
+            domains = _domains(found, baseline, panel.domains, seed)
+    return {
+        "prompts": len(panel),
+        "baseline": baseline,
+        "against": against,
+        "selected": selected,
+        "by_domain": domains,
+        "mean_score": {policy: float(values.scores.mean()) for policy, values in found.items()},
+    }
+
+
+def _domains(
+    found: dict[str, Judged], baseline: str, domains: Sequence[str], seed: int
+) -> dict[str, dict[str, Any]]:
+    def described(outcomes: dict[str, Outcome]) -> dict[str, Any]:
+        return {domain: outcome.to_dict() for domain, outcome in outcomes.items()}
+
+    return {
+        policy: described(by_domain(values, found[baseline], domains, seed))
+        for policy, values in found.items()
+        if policy not in (baseline, INITIAL)
+    }

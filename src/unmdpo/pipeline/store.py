@@ -1,0 +1,168 @@
+"""Artifacts on disk, found by what made them: whole or not there, each with a manifest.
+
+store/artifacts/KIND/KEY/     finished: files and manifest.json
+store/work/KEY/               unfinished: what a stage has so far, kept for the next try
+store/locks/KEY               held while a stage works, released by the system if it dies
+store/runs/NAME/run.json      which artifacts a run consists of
+"""
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from unmdpo.errors import UserError
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A finished stage's folder."""
+
+    path: Path
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads((self.path / MANIFEST).read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{self.path / MANIFEST}: not readable: {error}") from error
+        return found
+
+    @property
+    def intact(self) -> bool:
+        """Whether the manifest is, to the byte, what was written."""
+        try:
+            return (self.path / MANIFEST).read_text("utf-8") == as_json(sealed(self.manifest))
+        except (UserError, UnicodeDecodeError, AttributeError):
+            return False
+
+    @property
+    def digest(self) -> str:
+        """Of its contents: every file's name and checksum."""
+        text = json.dumps(self.manifest["files"], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def file(self, name: str) -> Path:
+        path = self.path / name
+        if not path.exists():
+            raise UserError(f"{path}: missing from a finished artifact; rebuild it with --force")
+        return path
+
+    def json(self, name: str) -> Any:
+        return json.loads(self.file(name).read_text("utf-8"))
+
+    def damage(self) -> list[str]:
+        """Files that are not what the manifest says, and the manifest if it is not what was written."""
+        if not self.intact:
+            return [MANIFEST]
+        expected = self.manifest["files"]
+        present = set(file_names(self.path)) - {MANIFEST}
+        changed = [
+            name
+            for name in sorted(expected)
+            if name in present and checksum(self.path / name) != expected[name]["sha256"]
+        ]
+        missing = [f"{name} (missing)" for name in sorted(set(expected) - present)]
+        return [*changed, *missing, *(f"{name} (unexpected)" for name in sorted(present - set(expected)))]
+
+
+class Store:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        try:
+            for name in ("artifacts", "work", "locks", "runs"):
+                (root / name).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{root}: cannot keep a store here: {error.strerror}") from error
+
+    def find(self, place: str) -> Artifact | None:
+        path = self.root / "artifacts" / place
+        return Artifact(path) if (path / MANIFEST).is_file() else None
+
+    def remove(self, place: str) -> None:
+        """Forgets a finished artifact and whatever is unfinished of it."""
+        kind, _, key = place.rpartition("/")
+        with self._lock(key):
+            shutil.rmtree(self.root / "artifacts" / kind / key, ignore_errors=True)
+            shutil.rmtree(self.root / "work" / key, ignore_errors=True)
+
+    def make(
+        self, place: str, describe: Mapping[str, Any], work: Callable[[Path], Mapping[str, Any]]
+    ) -> Artifact:
+        """The artifact of this place: as it is, or made now by `work` in a folder of its own.
+
+        Of several processes that want it, one works and the others wait for it.
+        """
+        _, _, key = place.rpartition("/")
+        with self._lock(key):
+            found = self.find(place)
+            if found is not None:
+                return found
+            folder, target = self.root / "work" / key, self.root / "artifacts" / place
+            folder.mkdir(exist_ok=True)
+            started = time.time()
+            try:
+                notes = work(folder)
+                manifest = dict(describe) | {
+                    "notes": dict(notes),
+                    "files": {
+                        name: {"sha256": checksum(folder / name), "bytes": (folder / name).stat().st_size}
+                        for name in file_names(folder)
+                    },
+                    "versions": versions(),
+                    "started": started,
+                    "seconds": time.time() - started,
+                }
+                write_json(folder / MANIFEST, sealed(manifest))
+                shutil.rmtree(target, ignore_errors=True)  # one without a manifest
+                target.parent.mkdir(parents=True, exist_ok=True)
+                folder.rename(target)
+            except OSError as error:
+                raise UserError(f"{error.filename or folder}: {error.strerror or error}") from error
+            return Artifact(target)
+
+    def _lock(self, key: str) -> FileLock:
+        return FileLock(self.root / "locks" / key)
+
+
+def file_names(folder: Path) -> list[str]:
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+
+
+def checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sealed(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """A manifest with the checksum of all else that it says."""
+    said = {name: value for name, value in manifest.items() if name != "seal"}
+    return said | {"seal": hashlib.sha256(as_json(said).encode()).hexdigest()}
+
+
+def as_json(value: Any) -> str:
+    return json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n"
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Whole or not at all."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.write_text(as_json(value), "utf-8")
+    aside.replace(path)
+
+
+def versions() -> dict[str, str]:
+    found = {name: metadata.version(name) for name in ("unmdpo", "torch", "transformers", "numpy")}
+    return found | {"python": platform.python_version(), "machine": platform.machine()}

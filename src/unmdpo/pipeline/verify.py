@@ -1,0 +1,112 @@
+"""Is a run what it says it is? Every file hashed again, every statistic computed again another way."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from unmdpo.errors import UserError
+from unmdpo.pipeline.run import Run
+from unmdpo.pipeline.tables import Panel, read_lines
+from unmdpo.stats.evaluation import RESAMPLES, TIE
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was checked; `problem` is empty when it holds."""
+
+    stage: str
+    what: str
+    problem: str = ""
+
+
+def verify(run: Run) -> Iterator[Finding]:
+    """Every check of every finished stage."""
+    finished = run.finished
+    for name in run.stages:
+        if name not in finished:
+            yield Finding(name, "finished", "not finished")
+            continue
+        artifact, stage = finished[name], run.stages[name]
+        damaged = artifact.damage()
+        yield Finding(name, "files", f"{artifact.path}: changed: {', '.join(damaged)}" if damaged else "")
+        if not artifact.intact:
+            continue
+        yield Finding(
+            name, "settings", "" if artifact.manifest["key"] == stage.key else "made by another stage"
+        )
+        for given, needed in stage.inputs.items():
+            seen = artifact.manifest["inputs"][given]["digest"]
+            current = run.store.find(needed.place)
+            same = current is not None and current.intact and current.digest == seen
+            yield Finding(name, f"input {given}", "" if same else f"not the '{given}' it was made from")
+    if "summary" in finished:
+        try:
+            yield from _recomputed(run)
+        except (UserError, ValueError, LookupError, TypeError) as error:
+            yield Finding("summary", "recomputed", f"cannot be computed again: {error}")
+
+
+def _recomputed(run: Run) -> Iterator[Finding]:
+    """The summary's numbers from raw judged responses, by plain loops over resampled prompts."""
+    for panel_name, reported in run.summary.items():
+        panel = Panel.read(run.artifact(f"panel[{panel_name}]").file("panel.json"))
+        raw = {policy: _raw(run, policy, panel_name) for policy in reported["mean_score"]}
+        for policy, rows in raw.items():
+            ordered = [row["prompt_hash"] for row in rows] == panel.hashes
+            texts = _texts(run, policy, panel_name)
+            lengths = [len(text) for text in texts] == [row["characters"] for row in rows]
+            what = f"{policy} on {panel_name}"
+            yield Finding(
+                "summary", f"{what}: prompt order", "" if ordered else "another order than the panel's"
+            )
+            yield Finding("summary", f"{what}: lengths", "" if lengths else "not those of the responses")
+        drawn = np.random.default_rng(run.recipe.seed).integers(0, len(panel), size=(RESAMPLES, len(panel)))
+        for opponent, candidates in reported["against"].items():
+            for policy, outcome in candidates.items():
+                expected = _statistics(raw[policy], raw[opponent], drawn)
+                wrong = [
+                    name
+                    for name in expected
+                    if not np.allclose(expected[name], _flat(outcome[name]), rtol=1e-6)
+                ]
+                what = f"{policy} against {opponent} on {panel_name}"
+                yield Finding("summary", what, f"reported otherwise: {', '.join(wrong)}" if wrong else "")
+
+
+def _raw(run: Run, policy: str, panel: str) -> list[dict[str, Any]]:
+    return read_lines(run.artifact(f"judgement[{policy},{panel}]").file("scores.jsonl"))
+
+
+def _texts(run: Run, policy: str, panel: str) -> list[str]:
+    made = read_lines(run.artifact(f"generation[{policy},{panel}]").file("generations.jsonl"))
+    return [row["text"] for row in made]
+
+
+def _flat(reported: Any) -> list[float]:
+    return [reported[name] for name in ("value", "low", "high")] if isinstance(reported, dict) else [reported]
+
+
+def _statistics(
+    candidate: list[dict[str, Any]], baseline: list[dict[str, Any]], drawn: np.ndarray[Any, Any]
+) -> dict[str, list[float]]:
+    """Row by row, resample by resample: slow and obvious."""
+    differences = np.array([a["score"] - b["score"] for a, b in zip(candidate, baseline, strict=True)])
+    points = np.array([100.0 if d > TIE else 50.0 if d >= -TIE else 0.0 for d in differences])
+    lengths = [np.array([float(row["characters"]) for row in rows]) for rows in (candidate, baseline)]
+
+    def estimate(values: list[float], whole: float) -> list[float]:
+        return [whole, *np.percentile(values, [2.5, 97.5])]
+
+    def ratio(rows: Any) -> float:
+        return float(max(lengths[0][rows].mean(), 1.0) / max(lengths[1][rows].mean(), 1.0))
+
+    everyone = np.arange(len(differences))
+    return {
+        "wins": [float((points == 100).sum())],
+        "ties": [float((points == 50).sum())],
+        "win_rate": estimate([points[rows].mean() for rows in drawn], points.mean()),
+        "reward_difference": estimate([differences[rows].mean() for rows in drawn], differences.mean()),
+        "length_ratio": estimate([ratio(rows) for rows in drawn], ratio(everyone)),
+    }

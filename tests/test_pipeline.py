@@ -1,0 +1,285 @@
+"""Recipes end to end on a tiny model: nothing redone, nothing lost, everything verified."""
+
+import json
+import shutil
+
+import pyarrow.parquet as pq
+import pytest
+from transformers import AutoModelForCausalLM
+from typer.testing import CliRunner
+
+from tests.pipeline_world import recipe, world
+from unmdpo.catalog import CATALOG
+from unmdpo.cli import app
+from unmdpo.errors import UserError
+from unmdpo.pipeline.run import execute, open_run
+from unmdpo.pipeline.store import MANIFEST, Store, file_names
+from unmdpo.pipeline.tables import prompt_of
+from unmdpo.pipeline.verify import verify
+
+pytestmark = pytest.mark.xdist_group("pipeline")  # one small world for all of them
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture(scope="module")
+def done(folder):
+    return execute(open_run(recipe(folder), Store(folder / "store")))
+
+
+def events(run, **how):
+    seen = []
+    execute(run, report=lambda name, what: seen.append((name, what)), **how)
+    return seen
+
+
+def problems(run):
+    return [finding for finding in verify(run) if finding.problem]
+
+
+# --- Whole runs -----------------------------------------------------------------------------------
+
+
+def test_everything_is_made_once_and_verified(done, folder):
+    assert {stage.kind.name for stage in done.stages.values()} == {
+        "comparisons", "panel", "encoded", "reference", "features", "pilot", "oof", "scale", "policy",
+        "generation", "judgement", "summary",
+    }  # fmt: skip
+    again = events(open_run(recipe(folder), Store(folder / "store")))
+    assert {what for _, what in again} == {"cached"}
+    assert len(again) == len(done.stages)
+    assert problems(done) == []
+    assert not list((folder / "store" / "work").iterdir())
+
+
+def test_every_objective_and_every_estimator(folder):
+    estimators = ["constant", "pooled", "cross-fitted", "entropy", "joint", "ema", "sigmoid-joint"]
+    scales = {name: {"estimator": name} for name in estimators}
+    scales["pairs"] = {"estimator": "pooled", "unit": "pair", "fit": "ao", "length_normalized": True}
+    policies = {
+        name: {"objective": name, **({"scale": "pooled"} if spec.scale else {})}
+        for name, spec in CATALOG.items()
+    }
+    policies |= {f"with-{name}": {"objective": "unm-wr", "scale": name} for name in scales}
+    policies["lora"] = {"objective": "dpo", "training": {"adapter": {"rank": 2}, "learning_rate": 1e-2}}
+    policies["epoch"] = {"objective": "dpo", "training": {"epochs": 1, "seed": 3}}
+    wide = recipe(
+        folder, name="wide", scales=scales, policies=policies, evaluation=None,
+        training={"updates": 1, "batch": 8, "learning_rate": 1e-3, "warmup": 1},
+    )  # fmt: skip
+    run = execute(open_run(wide, Store(folder / "store")))
+    assert problems(run) == []
+    for name in policies:
+        assert (run.policy(name) / "model.safetensors").is_file()
+        assert (run.policy(name) / "README.md").is_file()
+    beta = json.loads((run.artifact("policy[ulnm-wr]").path / MANIFEST).read_text())["notes"]["settings"][
+        "beta"
+    ]
+    assert beta == run.artifact("oof").manifest["notes"]["beta_ln"]
+
+
+def test_manifests_say_where_things_come_from(done):
+    manifest = done.artifact("policy[unm-wr]").manifest
+    assert manifest["inputs"]["scale"]["digest"] == done.artifact("scale[seq]").digest
+    assert manifest["settings"]["training"]["learning_rate"] == 1e-3
+    assert manifest["notes"]["tokens"] > 0
+    assert manifest["notes"]["flops"] > 0
+    assert {"torch", "transformers", "unmdpo", "python"} <= manifest["versions"].keys()
+    assert manifest["device"]
+    assert manifest["seconds"] > 0
+    assert manifest["files"]["model/model.safetensors"]["bytes"] > 0
+
+
+def test_pilots_never_see_what_they_score(done):
+    from safetensors.torch import load_file
+
+    rows = [
+        load_file(done.artifact(f"pilot[{f}]").file("held-out.safetensors"))["rows"].tolist() for f in (0, 1)
+    ]
+    everyone = sorted(rows[0] + rows[1])
+    assert everyone == list(range(done.artifact("comparisons").manifest["notes"]["comparisons"]))
+
+
+# --- Verification ---------------------------------------------------------------------------------
+
+
+def test_one_changed_byte_anywhere_is_found(done, folder):
+    for name in done.stages:
+        artifact = done.artifact(name)
+        for file in file_names(artifact.path):
+            path = artifact.path / file
+            before = path.read_bytes()
+            place = len(before) // 2
+            path.write_bytes(before[:place] + bytes([before[place] ^ 1]) + before[place + 1 :])
+            fresh = open_run(recipe(folder), Store(folder / "store"))
+            found = next((finding for finding in verify(fresh) if finding.problem), None)
+            path.write_bytes(before)
+            assert found is not None, path
+            assert found.stage == name
+    assert problems(done) == []
+
+
+def test_wrong_numbers_in_the_summary_are_found(done, folder):
+    store = Store(folder / "other")
+    shutil.copytree(folder / "store", folder / "other", dirs_exist_ok=True)
+    run = open_run(recipe(folder), store)
+    artifact = run.artifact("summary")
+    report = artifact.json("summary.json")
+    report["one"]["against"]["initial"]["dpo"]["win_rate"]["low"] += 1
+    (artifact.path / "summary.json").write_text(json.dumps(report))
+    found = [finding.what for finding in problems(run)]
+    assert found == ["files", "dpo against initial on one"]
+
+
+# --- What is redone, and what is not --------------------------------------------------------------
+
+
+def keys(folder, **changes):
+    run = open_run(recipe(folder, **changes), Store(folder / "store"))
+    return {name: stage.key for name, stage in run.stages.items()}
+
+
+def changed(folder, **changes):
+    before, after = keys(folder), keys(folder, **changes)
+    return {name.split("[")[0] for name in before if before[name] != after.get(name)}
+
+
+def test_a_change_redoes_what_depends_on_it(folder):
+    after_policies = {"policy", "generation", "judgement", "summary"}
+    training = {"updates": 3, "batch": 8, "learning_rate": 1e-3, "warmup": 1}
+    assert changed(folder, training=training) == after_policies  # pilots have their own budget
+    assert changed(folder, compute={"token_budget": 128}) == set()
+    assert changed(folder, pilots={"folds": 2, "updates": 3}) == {"pilot", "oof", "scale", *after_policies}
+    assert changed(folder, name="another", description="words") == set()
+    assert changed(folder, seed=1) == {"pilot", "oof", "scale", *after_policies}
+
+
+def test_a_changed_file_is_another_input(folder, tmp_path):
+    shutil.copytree(folder / "model", tmp_path / "model")
+    shutil.copy(folder / "data.jsonl", tmp_path / "data.jsonl")
+    before = keys(tmp_path)
+    with (tmp_path / "data.jsonl").open("a") as file:
+        file.write((folder / "data.jsonl").read_text().splitlines()[0] + "\n")
+    after = keys(tmp_path)
+    assert all(before[name] != after[name] for name in before)
+
+
+def test_until_only_and_force(folder):
+    store = Store(folder / "parts")
+    run = open_run(recipe(folder), store)
+    made = [name for name, what in events(run, until="oof") if what == "finished"]
+    assert made == ["comparisons", "encoded", "reference", "pilot[0]", "pilot[1]", "oof"]
+    with pytest.raises(UserError, match=r"'policy\[unm-wr\]' needs 'scale\[seq\]', which is not finished"):
+        execute(run, only="policy[unm-wr]")
+    assert ("pilot[1]", "finished") in events(run, until="oof", force=["pilot[1]"])
+    assert [name for name, _ in events(run, only="pilot[*]")] == ["pilot[0]", "pilot[1]"]
+    with pytest.raises(UserError, match="no stage 'polcy'; did you mean"):
+        execute(run, until="polcy")
+
+
+def test_a_scale_can_come_from_another_run(done, folder):
+    borrowed = recipe(
+        folder, name="borrower", scales={"seq": {"estimator": "pooled", "run": "small"}},
+        policies={"dpo": {"objective": "dpo"}, "unm-ao": {"objective": "unm-ao", "scale": "seq"}},
+        evaluation=None,
+    )  # fmt: skip
+    run = execute(open_run(borrowed, Store(folder / "store")))
+    assert not any(name.startswith(("pilot", "scale")) for name in run.stages)
+    digest = run.artifact("policy[unm-ao]").manifest["inputs"]["scale"]["digest"]
+    assert digest == done.artifact("scale[seq]").digest
+    scales = {"seq": {"estimator": "pooled", "run": "nobody"}, "ln": {"estimator": "constant"}}
+    with pytest.raises(UserError, match="no finished run 'nobody'"):
+        open_run(recipe(folder, scales=scales), Store(folder / "store"))
+
+
+# --- Interruptions --------------------------------------------------------------------------------
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    "target", ["unmdpo.engine.train.Trainer.step", "unmdpo.engine.generate.Generator._batch"]
+)
+def test_a_stopped_run_goes_on_and_gives_the_same_bytes(done, folder, tmp_path, monkeypatch, target):
+    module, _, method = target.rpartition(".")
+    from importlib import import_module
+
+    owner = getattr(import_module(module.rpartition(".")[0]), module.rpartition(".")[2])
+    original, calls = getattr(owner, method), []
+
+    def stopping(self, *arguments):
+        calls.append(1)
+        if len(calls) % 3 == 0:
+            raise Stop
+        return original(self, *arguments)
+
+    store = Store(tmp_path / "store")
+    small = recipe(folder, compute={"checkpoint_minutes": 1e-9})  # a checkpoint after every update
+    monkeypatch.setattr(owner, method, stopping)
+    for _ in range(40):
+        try:
+            run = execute(open_run(small, store))
+            break
+        except Stop:
+            continue
+    assert len(calls) > 3
+    for name in done.stages:
+        ours, theirs = run.artifact(name).manifest["files"], done.artifact(name).manifest["files"]
+        skipped = {"throughput.jsonl"}  # times differ
+        assert {k: v for k, v in ours.items() if k not in skipped} == {
+            k: v for k, v in theirs.items() if k not in skipped
+        }, name
+
+
+# --- Commands -------------------------------------------------------------------------------------
+
+
+def test_from_python(done, folder, tmp_path):
+    import unmdpo
+
+    file = tmp_path / "recipe.yaml"
+    file.write_text(recipe(folder).to_yaml())
+    run = unmdpo.run(file, store=folder / "store")
+    rows = run.table()
+    assert len(rows) == 2 * (2 + 3)  # two panels: two policies against dpo, three against the initial model
+    assert {"policy", "win_rate", "win_rate_low", "reward_difference", "length_ratio_high"} <= rows[0].keys()
+    made = run.generations("dpo", "one")
+    assert len(made) == 3
+    assert made[0]["score"] == float(len(made[0]["text"].split()))
+    known = run.scale("ln").known()
+    assert known["q"].to_pylist() == sorted(known["q"].to_pylist())
+    texts = known["prompt"].to_pylist()[:5]
+    domains = dict(zip(known["prompt_hash"].to_pylist(), known["domain"].to_pylist(), strict=True))
+    again = run.scale("ln").predict([prompt_of(text) for text in texts], domains)
+    assert again.tolist() == pytest.approx(known["q"].to_pylist()[:5], abs=1e-5)
+    assert AutoModelForCausalLM.from_pretrained(run.policy("ulnm-wr")).config.hidden_size == 32
+    with pytest.raises(UserError, match=r"no stage 'scale.sqe.'; did you mean 'scale.seq.'"):
+        run.scale("sqe")
+
+
+def test_the_commands(done, folder, tmp_path):
+    file = tmp_path / "recipe.yaml"
+    file.write_text(recipe(folder).to_yaml())
+    shell = CliRunner()
+    ran = shell.invoke(app, ["run", str(file), "--store", str(folder / "store")])
+    assert ran.exit_code == 0, ran.output
+    assert "one: 3 prompts, against dpo" in ran.output
+    assert "ulnm-wr" in ran.output
+    checked = shell.invoke(app, ["verify", str(file), "--store", str(folder / "store")])
+    assert checked.exit_code == 0
+    assert "all hold" in checked.output
+    out = tmp_path / "q.parquet"
+    for extra in ([], ["--data", str(folder / "data.jsonl")]):
+        wrote = shell.invoke(
+            app, ["scale", str(file), "seq", "--out", str(out), "--store", str(folder / "store"), *extra]
+        )
+        assert wrote.exit_code == 0, wrote.output
+        assert pq.read_table(out).num_rows > 10
+    broken = shell.invoke(app, ["verify", str(file), "--store", str(tmp_path / "empty")])
+    assert broken.exit_code == 2
+    assert "comparisons: finished: not finished" in broken.output
