@@ -1,7 +1,9 @@
 """A small model folder, preference files with strengths and votes, and recipes over them."""
 
 import json
+import os
 import random
+import signal
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -19,6 +21,14 @@ TEMPLATE = (
 def longest(prompts, responses):
     """A judge."""
     return [float(len(response.split())) for response in responses]
+
+
+def broken_judge(prompts, responses):
+    raise RuntimeError("out of order")
+
+
+def deadly_judge(prompts, responses):
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def write_model(folder):

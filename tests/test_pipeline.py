@@ -1,5 +1,6 @@
 """Recipes end to end on a tiny model: nothing redone, nothing lost, everything verified."""
 
+import io
 import json
 import shutil
 
@@ -16,6 +17,7 @@ from unmdpo.pipeline.run import execute, open_run
 from unmdpo.pipeline.store import MANIFEST, Store, file_names
 from unmdpo.pipeline.tables import prompt_of
 from unmdpo.pipeline.verify import verify
+from unmdpo.pipeline.view import Lines, Silent
 
 pytestmark = pytest.mark.xdist_group("pipeline")  # one small world for all of them
 
@@ -30,10 +32,24 @@ def done(folder):
     return execute(open_run(recipe(folder), Store(folder / "store")))
 
 
+class Seen(Silent):
+    def __init__(self):
+        self.events = []
+
+    def cached(self, stage):
+        self.events.append((stage, "cached"))
+
+    def finished(self, stage, seconds):
+        self.events.append((stage, "finished"))
+
+    def progress(self, stage, text):
+        self.events.append((stage, text))
+
+
 def events(run, **how):
-    seen = []
-    execute(run, report=lambda name, what: seen.append((name, what)), **how)
-    return seen
+    seen = Seen()
+    execute(run, view=seen, **how)
+    return seen.events
 
 
 def problems(run):
@@ -175,7 +191,7 @@ def test_until_only_and_force(folder):
     with pytest.raises(UserError, match=r"'policy\[unm-wr\]' needs 'scale\[seq\]', which is not finished"):
         execute(run, only="policy[unm-wr]")
     assert ("pilot[1]", "finished") in events(run, until="oof", force=["pilot[1]"])
-    assert [name for name, _ in events(run, only="pilot[*]")] == ["pilot[0]", "pilot[1]"]
+    assert events(run, only="pilot[*]") == [("pilot[0]", "cached"), ("pilot[1]", "cached")]
     with pytest.raises(UserError, match="no stage 'polcy'; did you mean"):
         execute(run, until="polcy")
 
@@ -234,6 +250,53 @@ def test_a_stopped_run_goes_on_and_gives_the_same_bytes(done, folder, tmp_path, 
         assert {k: v for k, v in ours.items() if k not in skipped} == {
             k: v for k, v in theirs.items() if k not in skipped
         }, name
+
+
+# --- Side by side ---------------------------------------------------------------------------------
+
+
+def test_two_jobs_give_what_one_gives(done, folder, tmp_path):
+    run = open_run(recipe(folder), Store(tmp_path / "store"))
+    seen = events(run, jobs=2)
+    assert ("policy[dpo]", "finished") in seen
+    assert any(name == "policy[dpo]" and "loss" in text for name, text in seen)
+    for name in done.stages:
+        ours, theirs = run.artifact(name).manifest["files"], done.artifact(name).manifest["files"]
+        assert ours.keys() == theirs.keys()
+    assert problems(run) == []
+
+
+def test_a_failed_stage_names_itself_and_leaves_the_others(folder, tmp_path):
+    judge = {"function": "tests.pipeline_world:broken_judge"}
+    evaluation = {
+        "baseline": "dpo",
+        "panels": {"one": {"size": 2, "seed": 1}},
+        "judge": judge,
+        "max_new_tokens": 2,
+    }
+    run = open_run(recipe(folder, evaluation=evaluation), Store(tmp_path / "store"))
+    stream = io.StringIO()
+    with pytest.raises(UserError, match=r"judgement\[dpo,one\]: [\s\S]*out of order[\s\S]*not started"):
+        execute(run, jobs=2, view=Lines(stream))
+    assert "policy[ulnm-wr]" in run.finished
+    assert "generation[dpo,one]" in run.finished
+    assert "summary" not in run.finished
+    assert "judgement[dpo,one]: failed" in stream.getvalue()
+
+
+def test_a_killed_process_is_told(folder, tmp_path):
+    judge = {"function": "tests.pipeline_world:deadly_judge"}
+    evaluation = {
+        "baseline": "dpo",
+        "panels": {"one": {"size": 2, "seed": 1}},
+        "judge": judge,
+        "max_new_tokens": 2,
+    }
+    small = recipe(folder, evaluation=evaluation, policies={"dpo": {"objective": "dpo"}}, scales={})
+    run = open_run(small, Store(tmp_path / "store"))
+    with pytest.raises(UserError, match=r"judgement\[dpo,one\]: its process was killed by signal 9"):
+        execute(run, jobs=2)
+    assert "generation[dpo,one]" in run.finished
 
 
 # --- Commands -------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """`unmdpo run` and `unmdpo verify`: a recipe in, a verified table out."""
 
-import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,20 +22,26 @@ def run(
     ] = None,
     only: Annotated[str | None, typer.Option(help="Make these stages alone.")] = None,
     force: Annotated[list[str] | None, typer.Option(help="Make this stage again; repeatable.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Stages at once; default: one for each GPU, or core.")
+    ] = None,
 ) -> None:
     """Do everything a recipe names; what is finished is not done again."""
     from unmdpo.pipeline.run import execute, open_run
     from unmdpo.pipeline.store import Store
+    from unmdpo.pipeline.view import Lines
+    from unmdpo.pipeline.workers import default_jobs
     from unmdpo.recipes import load_recipe
 
     opened = open_run(load_recipe(recipe, overrides or []), Store(store))
-    started = time.monotonic()
-
-    def report(name: str, what: str) -> None:
-        if what != "cached":
-            typer.echo(f"[{time.monotonic() - started:7.1f} s] {name}: {what}", err=True)
-
-    execute(opened, until=until, only=only, force=force or [], report=report)
+    execute(
+        opened,
+        until=until,
+        only=only,
+        force=force or [],
+        jobs=default_jobs() if jobs is None else jobs,
+        view=Lines(),
+    )
     if "summary" in opened.finished:
         _show(opened.summary)
     typer.echo(f"run: {opened.folder}", err=True)

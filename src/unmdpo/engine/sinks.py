@@ -5,7 +5,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
@@ -52,40 +52,56 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-class ProgressLine:
-    """`update 12/150 · loss 0.6421 · 48.9 pairs/s · …`: rewritten in place on a terminal, a plain line
-    every `interval` seconds elsewhere."""
+class Progress:
+    """Says how far training is, as a short text for every update."""
+
+    def __init__(self, updates: int, show: Callable[[str], None]) -> None:
+        self.updates, self.show = updates, show
+
+    def log(self, update: int, metrics: Metrics) -> None:
+        self.show(describe_progress(update, self.updates, metrics))
+
+    def close(self) -> None: ...
+
+
+def describe_progress(update: int, updates: int, metrics: Metrics) -> str:
+    """`12/150 · loss 0.6421 · accuracy 0.70 · 48.9 pairs/s · 65,803 tokens/s · MFU 57% · ETA 5:59`."""
+    parts = [f"{update + 1}/{updates}"]
+    if "loss" in metrics:
+        parts.append(f"loss {metrics['loss']:.4f}")
+    if "rewards/accuracies" in metrics:
+        parts.append(f"accuracy {metrics['rewards/accuracies']:.2f}")
+    pace = metrics.get("throughput/pairs_per_s", 0.0)
+    if pace > 0:
+        parts += [f"{pace:.1f} pairs/s", f"{metrics['throughput/tokens_per_s']:,.0f} tokens/s"]
+        parts.append(f"MFU {100 * metrics['throughput/mfu']:.0f}%")
+    left = (updates - update - 1) * metrics.get("throughput/update_s", 0.0)
+    return " · ".join([*parts, f"ETA {clock(left)}"])
+
+
+class ProgressLine(Progress):
+    """The same on a stream: rewritten in place on a terminal, a line every 30 seconds elsewhere."""
 
     def __init__(self, updates: int, name: str = "train", stream: TextIO | None = None) -> None:
-        self.updates, self.name, self.stream = updates, name, stream or sys.stderr
+        super().__init__(updates, self._write)
+        self.name, self.stream = name, stream or sys.stderr
         self.interval = 0.2 if self.stream.isatty() else 30.0
         self._shown, self._width = -math.inf, 0
 
     def log(self, update: int, metrics: Metrics) -> None:
         now, last = time.monotonic(), update + 1 >= self.updates
-        if now - self._shown < self.interval and not last:
-            return
-        self._shown = now
-        text = self.describe(update, metrics)
+        if now - self._shown >= self.interval or last:
+            self._shown = now
+            super().log(update, metrics)
+
+    def _write(self, text: str) -> None:
+        text = f"{self.name} {text}"
         if self.stream.isatty():
             self._width = max(self._width, len(text))
             self.stream.write("\r" + text.ljust(self._width))
         else:
             self.stream.write(text + "\n")
         self.stream.flush()
-
-    def describe(self, update: int, metrics: Metrics) -> str:
-        parts = [f"{self.name} {update + 1}/{self.updates}"]
-        if "loss" in metrics:
-            parts.append(f"loss {metrics['loss']:.4f}")
-        if "rewards/accuracies" in metrics:
-            parts.append(f"accuracy {metrics['rewards/accuracies']:.2f}")
-        pace = metrics.get("throughput/pairs_per_s", 0.0)
-        if pace > 0:
-            parts += [f"{pace:.1f} pairs/s", f"{metrics['throughput/tokens_per_s']:,.0f} tokens/s"]
-            parts.append(f"MFU {100 * metrics['throughput/mfu']:.0f}%")
-        left = (self.updates - update - 1) * metrics.get("throughput/update_s", 0.0)
-        return " · ".join([*parts, f"ETA {clock(left)}"])
 
     def close(self) -> None:
         if self.stream.isatty() and self._width:

@@ -2,9 +2,10 @@
 
 import fnmatch
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +19,11 @@ from unmdpo.pipeline.graph import build
 from unmdpo.pipeline.stage import Job, Kind, Stage
 from unmdpo.pipeline.store import Artifact, Store, write_json
 from unmdpo.pipeline.tables import Panel, read_lines
+from unmdpo.pipeline.view import Silent, View
 from unmdpo.recipe import Recipe
 
 if TYPE_CHECKING:
     from unmdpo.pipeline.fitted import FittedScale
-
-Report = Callable[[str, str], None]  # a stage's name and what is happening to it
 
 
 @dataclass(frozen=True)
@@ -144,9 +144,14 @@ def execute(
     until: str | None = None,
     only: str | None = None,
     force: Sequence[str] = (),
-    report: Report = lambda name, what: None,
+    jobs: int = 1,
+    view: View | None = None,
 ) -> Run:
-    """Makes what is not there yet, in order; finished stages are never redone."""
+    """Makes what is not there yet; finished stages are never redone.
+
+    One job works in this process, several in processes of their own.
+    """
+    view = view or Silent()
     disable_progress_bar()  # type: ignore[no-untyped-call]  # stages have a line of their own
     wanted = _wanted(run, until, only)
     for pattern in force:
@@ -154,17 +159,23 @@ def execute(
             run.store.remove(run.stages[name].place)
     run.record()
     for name in wanted:
-        stage = run.stages[name]
-        if run.store.find(stage.place) is not None:
-            report(name, "cached")
-            continue
-        report(name, "started")
-        make(run, stage)
-        report(name, "finished")
+        if run.store.find(run.stages[name].place) is not None:
+            view.cached(name)
+    if jobs > 1:
+        from unmdpo.pipeline.workers import work_through  # noqa: PLC0415 - it builds on runs
+
+        work_through(run, wanted, jobs, view)
+        return run
+    for name in wanted:
+        if run.store.find(run.stages[name].place) is None:
+            began = time.monotonic()
+            view.started(name)
+            make(run, run.stages[name], partial(view.progress, name))
+            view.finished(name, time.monotonic() - began)
     return run
 
 
-def make(run: Run, stage: Stage) -> Artifact:
+def make(run: Run, stage: Stage, report: Callable[[str], None]) -> Artifact:
     """One stage, its inputs being there."""
     inputs = {}
     for name, needed in stage.inputs.items():
@@ -185,7 +196,7 @@ def make(run: Run, stage: Stage) -> Artifact:
     }
 
     def work(folder: Path) -> Mapping[str, Any]:
-        return stage.kind.work(Job(stage, folder, inputs, run.recipe.compute))
+        return stage.kind.work(Job(stage, folder, inputs, run.recipe.compute, report))
 
     return run.store.make(stage.place, described, work)
 

@@ -56,6 +56,7 @@ class Job:
     folder: Path
     inputs: Mapping[str, Artifact]
     compute: ComputeRecipe
+    report: Callable[[str], None]  # says how far the work is
 
     @property
     def settings(self) -> Mapping[str, Any]:

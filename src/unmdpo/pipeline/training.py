@@ -17,7 +17,7 @@ from unmdpo.engine.ranks import local_device
 from unmdpo.engine.rows import TrainingData
 from unmdpo.engine.schedule import updates_per_epoch
 from unmdpo.engine.scoring import PairScorer, compile_layers
-from unmdpo.engine.sinks import ProgressLine
+from unmdpo.engine.sinks import Progress
 from unmdpo.engine.train import ObjectiveChoice, Trainer, TrainingSettings
 from unmdpo.pipeline.common import model_source
 from unmdpo.pipeline.stage import Job, Notes
@@ -51,7 +51,7 @@ def train_in(
     if device.type == "cuda":
         compile_layers(model)
     trainer = Trainer(scorer, data, objective, settings, scale)
-    progress = ProgressLine(settings.updates, job.stage.name)
+    progress = Progress(settings.updates, job.report)
     train(
         trainer, job.folder, LoopSettings(checkpoint_minutes=job.compute.checkpoint_minutes), sinks=[progress]
     )

@@ -1,0 +1,59 @@
+"""What a run says while it works: one view for all stages, wherever they run."""
+
+import sys
+import time
+from typing import Protocol, TextIO
+
+
+class View(Protocol):
+    def cached(self, stage: str) -> None: ...
+
+    def started(self, stage: str) -> None: ...
+
+    def progress(self, stage: str, text: str) -> None: ...
+
+    def finished(self, stage: str, seconds: float) -> None: ...
+
+    def failed(self, stage: str, problem: str) -> None: ...
+
+
+class Silent:
+    """Says nothing."""
+
+    def cached(self, stage: str) -> None: ...
+
+    def started(self, stage: str) -> None: ...
+
+    def progress(self, stage: str, text: str) -> None: ...
+
+    def finished(self, stage: str, seconds: float) -> None: ...
+
+    def failed(self, stage: str, problem: str) -> None: ...
+
+
+class Lines:
+    """A plain line for each event, and for each stage's progress at most one in an interval."""
+
+    def __init__(self, stream: TextIO | None = None, interval: float = 30.0) -> None:
+        self.stream, self.interval, self.began = stream or sys.stderr, interval, time.monotonic()
+        self.shown: dict[str, float] = {}
+
+    def cached(self, stage: str) -> None: ...
+
+    def started(self, stage: str) -> None:
+        self.shown[stage] = time.monotonic()
+        self._say(f"{stage}: started")
+
+    def progress(self, stage: str, text: str) -> None:
+        if time.monotonic() - self.shown.get(stage, 0.0) >= self.interval:
+            self.shown[stage] = time.monotonic()
+            self._say(f"{stage}: {text}")
+
+    def finished(self, stage: str, seconds: float) -> None:
+        self._say(f"{stage}: finished in {seconds:.1f} s")
+
+    def failed(self, stage: str, problem: str) -> None:
+        self._say(f"{stage}: failed: {problem.splitlines()[-1] if problem else ''}")
+
+    def _say(self, text: str) -> None:
+        print(f"[{time.monotonic() - self.began:7.1f} s] {text}", file=self.stream, flush=True)

@@ -1,0 +1,135 @@
+"""Stages side by side on one machine: a process for each, so that memory and devices come back.
+
+Processes are forked from a server that has imported everything heavy once; a stage starts in a moment.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import queue
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unmdpo.errors import UserError
+from unmdpo.pipeline.run import Run, make, open_run
+from unmdpo.pipeline.store import Store
+from unmdpo.pipeline.view import View
+from unmdpo.recipe import Recipe
+
+POLL = 0.05  # seconds
+
+
+@dataclass
+class _Worker:
+    stage: str
+    slot: int
+    process: BaseProcess
+    began: float
+
+
+def default_jobs() -> int:
+    """As many stages at once as there are GPUs, or cores where there are none."""
+    return torch.cuda.device_count() or len(os.sched_getaffinity(0))
+
+
+def work_through(run: Run, wanted: Sequence[str], jobs: int, view: View) -> None:
+    """Makes the wanted stages, each as soon as its inputs are there. When one fails, those that do not
+    need it go on; then all failures are told."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["unmdpo.pipeline.workers"])
+    messages = context.Queue()
+    waiting = [name for name in wanted if run.store.find(run.stages[name].place) is None]
+    free, workers, failures = list(range(jobs)), list[_Worker](), dict[str, str]()
+    with _stopped_at_the_end(workers):
+        while waiting or workers:
+            for name in _ready(run, waiting, failures):
+                if not free:
+                    break
+                waiting.remove(name)
+                slot = free.pop(0)
+                arguments = (run.recipe.model_dump_json(), str(run.store.root), name, slot, jobs, messages)
+                process = context.Process(target=_work, args=arguments, name=name)
+                process.start()
+                workers.append(_Worker(name, slot, process, time.monotonic()))
+                view.started(name)
+            _listen(messages, view, failures)
+            for worker in [worker for worker in workers if not worker.process.is_alive()]:
+                workers.remove(worker)
+                free.append(worker.slot)
+                _listen(messages, view, failures)
+                _settle(run, worker, view, failures)
+            if not workers and waiting and not _ready(run, waiting, failures):
+                break  # what is left needs something that failed
+            time.sleep(POLL)
+    if failures:
+        lines = [f"{name}: {problem}" for name, problem in failures.items()]
+        left = f"\n{len(waiting)} stages that need them were not started" if waiting else ""
+        raise UserError("\n".join(lines) + left)
+
+
+def _ready(run: Run, waiting: Sequence[str], failures: dict[str, str]) -> list[str]:
+    def there(name: str) -> bool:
+        return all(run.store.find(needed.place) is not None for needed in run.stages[name].inputs.values())
+
+    return [name for name in waiting if name not in failures and there(name)]
+
+
+def _listen(messages: Any, view: View, failures: dict[str, str]) -> None:
+    while True:
+        try:
+            kind, name, text = messages.get_nowait()
+        except queue.Empty:
+            return
+        if kind == "failed":
+            failures[name] = text
+        else:
+            view.progress(name, text)
+
+
+def _settle(run: Run, worker: _Worker, view: View, failures: dict[str, str]) -> None:
+    worker.process.join()
+    if run.store.find(run.stages[worker.stage].place) is not None:
+        view.finished(worker.stage, time.monotonic() - worker.began)
+        return
+    code = worker.process.exitcode
+    died = (
+        f"its process was killed by signal {-code}"
+        if code and code < 0
+        else f"its process ended with code {code}"
+    )
+    problem = failures.setdefault(worker.stage, died)
+    view.failed(worker.stage, problem)
+
+
+@contextlib.contextmanager
+def _stopped_at_the_end(workers: list[_Worker]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for worker in workers:
+            worker.process.terminate()
+        for worker in workers:
+            worker.process.join()
+
+
+def _work(recipe: str, root: str, name: str, slot: int, jobs: int, messages: Any) -> None:
+    """In the stage's own process: its share of the machine, then the stage."""
+    if torch.cuda.device_count():
+        os.environ["CUDA_VISIBLE_DEVICES"] = str(slot % torch.cuda.device_count())
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // jobs))
+    try:
+        run = open_run(Recipe.model_validate_json(recipe), Store(Path(root)))
+        make(run, run.stages[name], lambda text: messages.put(("progress", name, text)))
+    except UserError as error:
+        messages.put(("failed", name, str(error)))
+    except Exception:
+        messages.put(("failed", name, traceback.format_exc()))
+    messages.close()
+    messages.join_thread()
