@@ -13,11 +13,14 @@ from tests.pipeline_world import recipe, world
 from unmdpo.catalog import CATALOG
 from unmdpo.cli import app
 from unmdpo.errors import UserError
+from unmdpo.pipeline.garbage import unreferenced
+from unmdpo.pipeline.plan import plan, useful_rate
 from unmdpo.pipeline.run import execute, open_run
 from unmdpo.pipeline.store import MANIFEST, Store, file_names
 from unmdpo.pipeline.tables import prompt_of
 from unmdpo.pipeline.verify import verify
 from unmdpo.pipeline.view import Lines, Silent
+from unmdpo.recipes import load_recipe
 
 pytestmark = pytest.mark.xdist_group("pipeline")  # one small world for all of them
 
@@ -211,6 +214,53 @@ def test_a_scale_can_come_from_another_run(done, folder):
         open_run(recipe(folder, scales=scales), Store(folder / "store"))
 
 
+# --- Plans and leftovers --------------------------------------------------------------------------
+
+
+def test_a_plan_knows_what_is_there_and_what_the_rest_costs(done, folder, tmp_path):
+    later = recipe(folder, training={"updates": 4, "batch": 8, "learning_rate": 1e-3, "warmup": 1})
+    planned = plan(open_run(later, Store(folder / "store")))
+    costs = {cost.stage: cost for cost in planned.costs}
+    assert costs["pilot[0]"].cached
+    assert not costs["policy[dpo]"].cached
+    assert planned.assumed == []  # the data has been encoded
+    notes = done.artifact("policy[dpo]").manifest["notes"]  # two updates there, four here
+    assert costs["policy[dpo]"].flops == pytest.approx(2 * notes["flops"], rel=0.2)
+    assert costs["policy[dpo]"].tokens == pytest.approx(2 * notes["tokens"], rel=0.2)
+    assert 0 < planned.pilot_share < 1
+    assert planned.seconds(1e9) > 0
+    nowhere = plan(open_run(recipe(folder), Store(tmp_path / "none")))
+    assert nowhere.assumed == ["10,000 comparisons", "lengths of HelpSteer3's shape"]
+    assert not (tmp_path / "none").exists()
+
+
+def test_packaged_recipes_can_be_planned_offline(tmp_path):
+    run = open_run(load_recipe("hs3-1b"), Store(tmp_path / "none"))
+    planned = plan(run, "h200")
+    hours = planned.seconds(useful_rate("h200")) / 3600
+    assert 2 < hours < 4
+    assert useful_rate("a100") < useful_rate("h200")
+    costs = {cost.stage: cost for cost in planned.costs}
+    assert 40 < costs["policy[dpo]"].memory / 2**30 < 46  # 43.5 were measured
+    assert costs["policy[beta-dpo]"].flops == pytest.approx(4 / 3 * costs["policy[dpo]"].flops)
+    with pytest.raises(UserError, match="unknown device 'tpu'"):
+        useful_rate("tpu")
+
+
+def test_what_no_run_refers_to_is_found(folder, tmp_path):
+    store = Store(tmp_path / "store")
+    run = execute(open_run(recipe(folder), store), until="encoded")
+    assert unreferenced(store) == {}
+    shutil.rmtree(run.folder)
+    found = unreferenced(store)
+    assert found.keys() == {run.stages[name].place for name in ("comparisons", "encoded")}
+    assert all(size > 0 for size in found.values())
+    shell = CliRunner()
+    assert "2 artifacts" in shell.invoke(app, ["gc", "--store", str(store.root)]).output
+    assert "removed" in shell.invoke(app, ["gc", "--store", str(store.root), "--delete"]).output
+    assert unreferenced(store) == {}
+
+
 # --- Interruptions --------------------------------------------------------------------------------
 
 
@@ -336,6 +386,10 @@ def test_the_commands(done, folder, tmp_path):
     checked = shell.invoke(app, ["verify", str(file), "--store", str(folder / "store")])
     assert checked.exit_code == 0
     assert "all hold" in checked.output
+    planned = shell.invoke(app, ["plan", str(file), "--store", str(folder / "store")])
+    assert planned.exit_code == 0, planned.output
+    assert "policy[dpo]" in planned.output
+    assert "pilots take" in planned.output
     out = tmp_path / "q.parquet"
     for extra in ([], ["--data", str(folder / "data.jsonl")]):
         wrote = shell.invoke(

@@ -41,7 +41,9 @@ app = typer.Typer(
 app.add_typer(audit.app, name="audit")
 app.add_typer(recipes.app, name="recipes")
 app.command("run")(run.run)
+app.command("plan")(run.plan)
 app.command("verify")(run.verify)
+app.command("gc")(run.gc)
 app.command("scale")(run.scale)
 app.command("bench")(bench.bench)
 

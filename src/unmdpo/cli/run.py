@@ -63,6 +63,66 @@ def verify(recipe: RecipeArgument, overrides: Overrides = None, store: StoreOpti
     typer.echo(f"{len(findings)} checks, all hold")
 
 
+def plan(
+    recipe: RecipeArgument,
+    overrides: Overrides = None,
+    store: StoreOption = HERE,
+    device: Annotated[str, typer.Option(help="this, h200 or a100.")] = "this",
+) -> None:
+    """Show the stages, what is there already, and what the rest will cost."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from unmdpo.engine.sinks import clock
+    from unmdpo.pipeline.plan import plan as estimate
+    from unmdpo.pipeline.plan import useful_rate
+    from unmdpo.pipeline.run import open_run
+    from unmdpo.pipeline.store import Store
+    from unmdpo.recipes import load_recipe
+
+    rate = useful_rate(device)
+    planned = estimate(open_run(load_recipe(recipe, overrides or []), Store(store)), device)
+    table = Table("stage", "", "M tokens", "PFLOP", "GiB", "time", box=None, pad_edge=False)
+    for cost in planned.costs:
+        model = cost.flops > 0
+        table.add_row(
+            escape(cost.stage),
+            "there" if cost.cached else "",
+            f"{cost.tokens / 1e6:.1f}" if model else "",
+            f"{cost.flops / 1e15:,.1f}" if model else "",
+            f"{cost.memory / 2**30:.1f}{' (recomputing)' if cost.checkpointing else ''}" if model else "",
+            clock(cost.seconds(rate)) if model and not cost.cached else "",
+        )
+    Console().print(table)
+    typer.echo(
+        f"left to do: {clock(planned.seconds(rate))} on one device ({rate / 1e12:,.3g} useful TFLOP/s)"
+    )
+    typer.echo(f"pilots take {100 * planned.pilot_share:.0f}% of all arithmetic")
+    if planned.assumed:
+        typer.echo(f"assumed until the data has been read: {', '.join(planned.assumed)}")
+
+
+def gc(
+    store: StoreOption = HERE,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Remove them; otherwise they are only named.")
+    ] = False,
+) -> None:
+    """Find artifacts that no run refers to."""
+    from unmdpo.pipeline.garbage import unreferenced
+    from unmdpo.pipeline.store import Store
+
+    opened = Store(store)
+    places = unreferenced(opened)
+    for place, size in places.items():
+        typer.echo(f"{size / 2**20:10.1f} MiB  {place}")
+        if delete:
+            opened.remove(place)
+    total, what = sum(places.values()) / 2**20, "removed" if delete else "in no run; --delete removes them"
+    typer.echo(f"{len(places)} artifacts, {total:.1f} MiB {what}")
+
+
 def scale(
     recipe: RecipeArgument,
     name: Annotated[str, typer.Argument(help="A scale of the recipe.")],

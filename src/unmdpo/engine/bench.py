@@ -42,7 +42,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": True,
     },
 }  # fmt: skip
-GIB = 2**30
+GIB, LONGEST = 2**30, 4096
 
 
 @dataclass(frozen=True)
@@ -184,15 +184,23 @@ def timed(job: Callable[[], object], device: torch.device) -> float:
 
 
 def pair_lengths(count: int, cap: int, seed: int = 7) -> list[tuple[int, int, int]]:
-    """Prompt, chosen and rejected tokens: log-normal, with HelpSteer3's median response of 364.5."""
+    """Prompt, chosen and rejected tokens: log-normal, with HelpSteer3's median response of 364.5.
+
+    Sequences longer than 4,096 are drawn again; a smaller cap shrinks all lengths in proportion.
+    """
     rng, found = np.random.default_rng(seed), list[tuple[int, int, int]]()
+    shrink = min(1.0, cap / LONGEST)
     while len(found) < count:
         prompt = int(np.clip(np.exp(rng.normal(np.log(300), 1.0)), 12, 3000))
         mean, spread = np.exp(rng.normal(np.log(364.5), 0.65)), rng.normal(0, 0.3)
         chosen, rejected = (int(max(8, mean * np.exp(sign * spread / 2))) for sign in (1, -1))
-        if prompt + max(chosen, rejected) <= cap:
-            found.append((prompt, chosen, rejected))
+        if prompt + max(chosen, rejected) <= LONGEST:
+            found.append((_shrunk(prompt, shrink), _shrunk(chosen, shrink), _shrunk(rejected, shrink)))
     return found
+
+
+def _shrunk(tokens: int, share: float) -> int:
+    return max(1, int(tokens * share))
 
 
 def random_pairs(settings: BenchSettings, vocabulary: int) -> EncodedPairs:

@@ -32,6 +32,7 @@ class Fingerprints:
         known = self._known.get(name)
         if known is None or known["seen"] != seen:
             self._known[name] = {"seen": seen, "sha256": checksum(path)}
-            write_json(self._file, self._known)
+            if self._file.parent.is_dir():
+                write_json(self._file, self._known)
         digest: str = self._known[name]["sha256"]
         return digest

@@ -2,6 +2,7 @@
 
 import fnmatch
 import json
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -113,10 +114,9 @@ def open_run(recipe: Recipe, store: Store) -> Run:
 
 def _borrowed(store: Store, run: str, scale: str) -> Stage:
     """A fitted scale of another run, as a stage that is already done."""
+    names = re.compile(rf"{re.escape(run)}(-[0-9a-f]{{12}})?")
     folders = [
-        path
-        for path in (store.root / "runs").iterdir()
-        if path.name in (run,) or path.name.startswith(f"{run}-")
+        path.parent for path in (store.root / "runs").glob("*/run.json") if names.fullmatch(path.parent.name)
     ]
     for folder in sorted(folders):
         stages = json.loads((folder / "run.json").read_text("utf-8"))["stages"]
@@ -157,6 +157,7 @@ def execute(
     for pattern in force:
         for name in _matching(run, pattern):
             run.store.remove(run.stages[name].place)
+    run.store.prepare()
     run.record()
     for name in wanted:
         if run.store.find(run.stages[name].place) is not None:

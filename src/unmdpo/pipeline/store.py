@@ -81,11 +81,14 @@ class Artifact:
 class Store:
     def __init__(self, root: Path) -> None:
         self.root = root
+
+    def prepare(self) -> None:
+        """Makes the folders: whoever only looks leaves nothing behind."""
         try:
             for name in ("artifacts", "work", "locks", "runs"):
-                (root / name).mkdir(parents=True, exist_ok=True)
+                (self.root / name).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UserError(f"{root}: cannot keep a store here: {error.strerror}") from error
+            raise UserError(f"{self.root}: cannot keep a store here: {error.strerror}") from error
 
     def find(self, place: str) -> Artifact | None:
         path = self.root / "artifacts" / place
@@ -134,6 +137,7 @@ class Store:
             return Artifact(target)
 
     def _lock(self, key: str) -> FileLock:
+        self.prepare()
         return FileLock(self.root / "locks" / key)
 
 
