@@ -42,7 +42,7 @@ def test_equals_the_reference_package(seed):
 
 
 def test_a_model_that_wins_by_length_alone_loses_its_lead():
-    preference, baseline, model, difficulty, gamed = world(0)
+    _, baseline, model, difficulty, gamed = world(0)
     longer = model > baseline
     found = length_controlled(np.where(longer, 0.9, 0.1), baseline, model, difficulty, gamed)
     assert found.raw_win_rate > 60

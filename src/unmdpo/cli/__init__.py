@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 import unmdpo
-from unmdpo.cli import audit, bench, recipes, run
+from unmdpo.cli import alpaca, audit, bench, recipes, run
 from unmdpo.errors import UnmdpoWarning, UserError
 
 
@@ -45,6 +45,7 @@ app.command("plan")(run.plan)
 app.command("verify")(run.verify)
 app.command("gc")(run.gc)
 app.command("scale")(run.scale)
+app.command("alpaca")(alpaca.alpaca)
 app.command("bench")(bench.bench)
 
 

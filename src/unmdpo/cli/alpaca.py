@@ -1,0 +1,36 @@
+"""`unmdpo alpaca`: plain and length-controlled win rates from AlpacaEval's annotations."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def alpaca(
+    annotations: Annotated[list[Path], typer.Argument(help="Files of annotations, one model each.")],
+    gamed: Annotated[
+        Path | None, typer.Option(help="AlpacaEval's df_gamed.csv; without it there is no length control.")
+    ] = None,
+) -> None:
+    """Show each model's win rate, and with --gamed its length-controlled one."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from unmdpo.data.alpaca import read_annotations, read_gamed
+    from unmdpo.stats.length_control import GamedBaseline, length_controlled
+
+    table = Table("model", "against", "pairs", "win %", "length-controlled %", box=None, pad_edge=False)
+    known = None if gamed is None else read_gamed(gamed)
+    for path in annotations:
+        found, controlled = read_annotations(path), ""
+        if known is not None:
+            fitted = length_controlled(
+                found.preference,
+                found.baseline_length,
+                found.model_length,
+                known.difficulties(found),
+                GamedBaseline(known.preference, known.length_difference, known.difficulty),
+            )
+            controlled = f"{fitted.win_rate:.2f} ± {fitted.standard_error:.2f}"
+        table.add_row(found.model, found.baseline, str(len(found)), f"{found.win_rate:.2f}", controlled)
+    Console().print(table)
