@@ -28,7 +28,7 @@ LIBRARIES = {
     "stats": {"numpy", "scipy", "sklearn"},
     "audit": {"numpy", "scipy"},
     "engine": {"torch", "numpy", "transformers", "safetensors", "peft", "wandb"},
-    "pipeline": {"torch", "numpy", "transformers", "safetensors", "pyarrow", "filelock"},
+    "pipeline": {"torch", "numpy", "transformers", "safetensors", "pyarrow", "filelock", "ray"},
     "yamls": {"yaml"},
     "recipe": {"pydantic", "pydantic_core", "yaml"},
     "recipes": {"pydantic"},

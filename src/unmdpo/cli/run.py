@@ -1,5 +1,6 @@
 """`unmdpo run` and `unmdpo verify`: a recipe in, a verified table out."""
 
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,11 @@ StoreOption = Annotated[
     Path, typer.Option("--store", envvar="UNMDPO_STORE", help="Where artifacts are kept and found.")
 ]
 HERE = Path("unmdpo-store")
+
+
+class Executor(Enum):
+    local = "local"
+    ray = "ray"
 
 
 def run(
@@ -25,6 +31,7 @@ def run(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Stages at once; default: one for each GPU, or core.")
     ] = None,
+    executor: Annotated[Executor, typer.Option(help="Where stages run.")] = Executor.local,
 ) -> None:
     """Do everything a recipe names; what is finished is not done again."""
     from unmdpo.pipeline.run import execute, open_run
@@ -40,6 +47,7 @@ def run(
         only=only,
         force=force or [],
         jobs=default_jobs() if jobs is None else jobs,
+        executor=executor.value,
         view=Lines(),
     )
     if "summary" in opened.finished:

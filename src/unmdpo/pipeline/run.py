@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from transformers.utils.logging import disable_progress_bar
 
@@ -145,11 +145,12 @@ def execute(
     only: str | None = None,
     force: Sequence[str] = (),
     jobs: int = 1,
+    executor: Literal["local", "ray"] = "local",
     view: View | None = None,
 ) -> Run:
     """Makes what is not there yet; finished stages are never redone.
 
-    One job works in this process, several in processes of their own.
+    One job works in this process, several in processes of their own; Ray's are where Ray puts them.
     """
     view = view or Silent()
     disable_progress_bar()  # type: ignore[no-untyped-call]  # stages have a line of their own
@@ -162,6 +163,11 @@ def execute(
     for name in wanted:
         if run.store.find(run.stages[name].place) is not None:
             view.cached(name)
+    if executor == "ray":
+        from unmdpo.pipeline.cluster import work_on_ray  # noqa: PLC0415 - it builds on runs
+
+        work_on_ray(run, wanted, view)
+        return run
     if jobs > 1:
         from unmdpo.pipeline.workers import work_through  # noqa: PLC0415 - it builds on runs
 
@@ -200,6 +206,23 @@ def make(run: Run, stage: Stage, report: Callable[[str], None]) -> Artifact:
         return stage.kind.work(Job(stage, folder, inputs, run.recipe.compute, report))
 
     return run.store.make(stage.place, described, work)
+
+
+def ready_stages(run: Run, waiting: Sequence[str], failures: Mapping[str, str]) -> list[str]:
+    """Which of the waiting stages have all their inputs."""
+
+    def there(name: str) -> bool:
+        return all(run.store.find(needed.place) is not None for needed in run.stages[name].inputs.values())
+
+    return [name for name in waiting if name not in failures and there(name)]
+
+
+def tell_failures(failures: Mapping[str, str], waiting: Sequence[str]) -> None:
+    """Raises what went wrong, if anything did, and says what was not begun because of it."""
+    if failures:
+        lines = [f"{name}: {problem}" for name, problem in failures.items()]
+        left = f"\n{len(waiting)} stages that need them were not started" if waiting else ""
+        raise UserError("\n".join(lines) + left)
 
 
 def _wanted(run: Run, until: str | None, only: str | None) -> list[str]:

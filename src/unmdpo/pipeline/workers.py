@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from unmdpo.errors import UserError
-from unmdpo.pipeline.run import Run, make, open_run
+from unmdpo.pipeline.run import Run, make, open_run, ready_stages, tell_failures
 from unmdpo.pipeline.store import Store
 from unmdpo.pipeline.view import View
 from unmdpo.recipe import Recipe
@@ -49,7 +49,7 @@ def work_through(run: Run, wanted: Sequence[str], jobs: int, view: View) -> None
     free, workers, failures = list(range(jobs)), list[_Worker](), dict[str, str]()
     with _stopped_at_the_end(workers):
         while waiting or workers:
-            for name in _ready(run, waiting, failures):
+            for name in ready_stages(run, waiting, failures):
                 if not free:
                     break
                 waiting.remove(name)
@@ -65,20 +65,10 @@ def work_through(run: Run, wanted: Sequence[str], jobs: int, view: View) -> None
                 free.append(worker.slot)
                 _listen(messages, view, failures)
                 _settle(run, worker, view, failures)
-            if not workers and waiting and not _ready(run, waiting, failures):
+            if not workers and waiting and not ready_stages(run, waiting, failures):
                 break  # what is left needs something that failed
             time.sleep(POLL)
-    if failures:
-        lines = [f"{name}: {problem}" for name, problem in failures.items()]
-        left = f"\n{len(waiting)} stages that need them were not started" if waiting else ""
-        raise UserError("\n".join(lines) + left)
-
-
-def _ready(run: Run, waiting: Sequence[str], failures: dict[str, str]) -> list[str]:
-    def there(name: str) -> bool:
-        return all(run.store.find(needed.place) is not None for needed in run.stages[name].inputs.values())
-
-    return [name for name in waiting if name not in failures and there(name)]
+    tell_failures(failures, waiting)
 
 
 def _listen(messages: Any, view: View, failures: dict[str, str]) -> None:

@@ -1,0 +1,69 @@
+"""Stages as Ray tasks: as many at once as the cluster has room for, retried when a worker dies.
+
+The store must lie where every node sees it. `RAY_ADDRESS` names the cluster; without it Ray starts one
+on this machine.
+"""
+
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from unmdpo.errors import UserError
+from unmdpo.pipeline.run import Run, make, open_run, ready_stages, tell_failures
+from unmdpo.pipeline.store import Store
+from unmdpo.pipeline.view import View
+from unmdpo.recipe import Recipe
+
+WITHOUT_MODEL = {"comparisons", "panel", "encoded", "oof", "scale", "summary"}
+RETRIES = 2  # of a stage whose worker died; its own errors are not retried
+
+
+def work_on_ray(run: Run, wanted: Sequence[str], view: View) -> None:
+    """Makes the wanted stages, each as soon as its inputs are there."""
+    try:
+        import ray  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise UserError("the Ray executor needs Ray: pip install 'unmdpo[ray]'") from error
+    if not ray.is_initialized():
+        ray.init(log_to_driver=False, include_dashboard=False)
+    on_gpus = ray.cluster_resources().get("GPU", 0) >= 1  # type: ignore[no-untyped-call]
+    task = ray.remote(max_retries=RETRIES, retry_exceptions=False)(_work)
+    waiting = [name for name in wanted if run.store.find(run.stages[name].place) is None]
+    running, failures = dict[Any, tuple[str, float]](), dict[str, str]()
+    recipe, root = run.recipe.model_dump_json(), str(run.store.root.resolve())
+    while waiting or running:
+        for name in ready_stages(run, waiting, failures):
+            waiting.remove(name)
+            gpus = 1 if on_gpus and run.stages[name].kind.name not in WITHOUT_MODEL else 0
+            submitted = task.options(num_gpus=gpus, num_cpus=1, name=name).remote(recipe, root, name)
+            running[submitted] = (name, time.monotonic())
+            view.started(name)
+        if not running:
+            break  # what is left needs something that failed
+        done, _ = ray.wait(list(running), num_returns=1)
+        for reference in done:
+            name, began = running.pop(reference)
+            try:
+                problem = ray.get(reference)
+            except ray.exceptions.RayError as error:
+                problem = f"its worker died {RETRIES + 1} times: {str(error).splitlines()[0]}"
+            if problem is None:
+                view.finished(name, time.monotonic() - began)
+            else:
+                failures[name] = problem
+                view.failed(name, problem)
+    tell_failures(failures, waiting)
+
+
+def _work(recipe: str, root: str, name: str) -> str | None:
+    """On some node: the stage, or what went wrong with it."""
+    try:
+        run = open_run(Recipe.model_validate_json(recipe), Store(Path(root)))
+        make(run, run.stages[name], lambda text: None)
+    except UserError as error:
+        return str(error)
+    except Exception:
+        return traceback.format_exc()
+    return None
