@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
@@ -115,8 +117,6 @@ def test_manifests_say_where_things_come_from(done):
 
 
 def test_pilots_never_see_what_they_score(done):
-    from safetensors.torch import load_file
-
     rows = [
         load_file(done.artifact(f"pilot[{f}]").file("held-out.safetensors"))["rows"].tolist() for f in (0, 1)
     ]
@@ -349,6 +349,29 @@ def test_a_killed_process_is_told(folder, tmp_path):
     with pytest.raises(UserError, match=r"judgement\[dpo,one\]: its process was killed by signal 9"):
         execute(run, jobs=2)
     assert "generation[dpo,one]" in run.finished
+
+
+def test_two_ranks_share_a_model(done, folder, tmp_path):
+    """`compute.ranks: 2`: reference, pilots and policies are sharded over two processes each."""
+    policies = {"dpo": {"objective": "dpo"}, "joint": {"objective": "unm-ao", "scale": "joint"}}
+    scales = {"joint": {"estimator": "joint"}}
+    both = [
+        execute(
+            open_run(
+                recipe(folder, compute={"ranks": ranks}, policies=policies, scales=scales, evaluation=None),
+                Store(tmp_path / f"{ranks}"),
+            )
+        )
+        for ranks in (1, 2)
+    ]
+    assert both[1].artifact("policy[joint]").manifest["ranks"] == 2
+    for name in policies:
+        one, two = (load_file(run.policy(name) / "model.safetensors") for run in both)
+        assert all(torch.allclose(one[key], two[key], atol=1e-4) for key in one)
+    lora = {"dpo": {"objective": "dpo", "training": {"adapter": {"rank": 2}}}}
+    refused = recipe(folder, compute={"ranks": 2}, policies=lora, scales={}, evaluation=None)
+    with pytest.raises(UserError, match="an adapter is trained on one GPU"):
+        execute(open_run(refused, Store(tmp_path / "2")))
 
 
 # --- Commands -------------------------------------------------------------------------------------

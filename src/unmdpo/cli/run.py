@@ -46,7 +46,7 @@ def run(
         until=until,
         only=only,
         force=force or [],
-        jobs=default_jobs() if jobs is None else jobs,
+        jobs=default_jobs(opened.recipe.compute.ranks) if jobs is None else jobs,
         executor=executor.value,
         view=Lines(),
     )

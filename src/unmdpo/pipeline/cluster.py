@@ -36,7 +36,7 @@ def work_on_ray(run: Run, wanted: Sequence[str], view: View) -> None:
     while waiting or running:
         for name in ready_stages(run, waiting, failures):
             waiting.remove(name)
-            gpus = 1 if on_gpus and run.stages[name].kind.name not in WITHOUT_MODEL else 0
+            gpus = _gpus(run, name) if on_gpus else 0
             submitted = task.options(num_gpus=gpus, num_cpus=1, name=name).remote(recipe, root, name)
             running[submitted] = (name, time.monotonic())
             view.started(name)
@@ -55,6 +55,14 @@ def work_on_ray(run: Run, wanted: Sequence[str], view: View) -> None:
                 failures[name] = problem
                 view.failed(name, problem)
     tell_failures(failures, waiting)
+
+
+def _gpus(run: Run, name: str) -> int:
+    """Those of one node that a stage shares."""
+    kind = run.stages[name].kind
+    if kind.name in WITHOUT_MODEL:
+        return 0
+    return run.recipe.compute.ranks if kind.ranked else 1
 
 
 def _work(recipe: str, root: str, name: str) -> str | None:

@@ -183,29 +183,43 @@ def execute(
 
 
 def make(run: Run, stage: Stage, report: Callable[[str], None]) -> Artifact:
-    """One stage, its inputs being there."""
+    """One stage, its inputs being there; over several ranks if the recipe asks and the stage can."""
+    inputs = finished_inputs(run, stage)
+    if run.recipe.compute.ranks > 1 and stage.kind.ranked:
+        from unmdpo.pipeline.ranked import launch  # noqa: PLC0415 - it builds on runs
+
+        launch(run, stage)
+        return Artifact(run.store.root / "artifacts" / stage.place)
+
+    def work(folder: Path) -> Mapping[str, Any]:
+        return stage.kind.work(Job(stage, folder, inputs, run.recipe.compute, report))
+
+    return run.store.make(stage.place, describe(run, stage, inputs), work)
+
+
+def finished_inputs(run: Run, stage: Stage) -> dict[str, Artifact]:
     inputs = {}
     for name, needed in stage.inputs.items():
         found = run.store.find(needed.place)
         if found is None:
             raise UserError(f"'{stage.name}' needs '{needed.name}', which is not finished")
         inputs[name] = found
-    described = {
+    return inputs
+
+
+def describe(run: Run, stage: Stage, inputs: Mapping[str, Artifact]) -> dict[str, Any]:
+    """What a manifest says of a stage before any work."""
+    places = {name: needed.place for name, needed in stage.inputs.items()}
+    return {
         "kind": stage.kind.name,
         "name": stage.name,
         "version": stage.kind.version,
         "key": stage.key,
         "settings": dict(stage.settings),
         "device": device_name(),
-        "inputs": {
-            name: {"place": stage.inputs[name].place, "digest": a.digest} for name, a in inputs.items()
-        },
+        "ranks": run.recipe.compute.ranks if stage.kind.ranked else 1,
+        "inputs": {name: {"place": places[name], "digest": a.digest} for name, a in inputs.items()},
     }
-
-    def work(folder: Path) -> Mapping[str, Any]:
-        return stage.kind.work(Job(stage, folder, inputs, run.recipe.compute, report))
-
-    return run.store.make(stage.place, described, work)
 
 
 def ready_stages(run: Run, waiting: Sequence[str], failures: Mapping[str, str]) -> list[str]:

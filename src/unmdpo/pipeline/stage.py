@@ -21,6 +21,7 @@ class Kind:
     name: str
     version: int
     work: Callable[["Job"], Notes]
+    ranked: bool = False  # several ranks can share the work
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,20 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from unmdpo.catalog import CATALOG
 from unmdpo.engine.adapters import LoraSettings, add_lora, merge
 from unmdpo.engine.flops import forward_flops, training_passes
 from unmdpo.engine.loop import LoopSettings, train
 from unmdpo.engine.memory import checkpoint_activations, needs_checkpointing
 from unmdpo.engine.models import load_model
-from unmdpo.engine.ranks import local_device
+from unmdpo.engine.ranks import Ranks, local_device
 from unmdpo.engine.rows import TrainingData
 from unmdpo.engine.schedule import updates_per_epoch
 from unmdpo.engine.scoring import PairScorer, compile_layers
+from unmdpo.engine.shard import shard
 from unmdpo.engine.sinks import Progress
 from unmdpo.engine.train import ObjectiveChoice, Trainer, TrainingSettings
+from unmdpo.errors import UserError
 from unmdpo.pipeline.common import model_source
 from unmdpo.pipeline.stage import Job, Notes
 from unmdpo.scale import ScaleBesidePolicy
@@ -32,6 +35,7 @@ def compute_dtype(device: torch.device) -> torch.dtype:
 class Trained:
     trainer: Trainer
     model: PreTrainedModel  # adapters merged
+    scorer: PairScorer  # of that model
     notes: Notes
 
 
@@ -39,28 +43,46 @@ def train_in(
     job: Job, data: TrainingData, objective: ObjectiveChoice, scale: ScaleBesidePolicy | None = None
 ) -> Trained:
     """Trains as the stage's settings say, from the last checkpoint in its folder if there is one."""
-    given = job.settings["training"]
-    device = local_device()
-    model = load_model(model_source(job.settings["model"]), device=device, dtype=compute_dtype(device))
+    given, ranks = job.settings["training"], Ranks.current()
+    model = load_for_training(job)
     adapted = None
     if given["adapter"] is not None:
+        if ranks.world > 1:
+            raise UserError("an adapter is trained on one GPU: leave compute.ranks at 1, or the adapter out")
         adapted = add_lora(model, LoraSettings(**given["adapter"]), seed=given["seed"])
     settings = _settings(given, len(data), job)
     scorer = PairScorer(model)
     _spare_memory(job, scorer, settings)
-    if device.type == "cuda":
-        compile_layers(model)
+    passes = training_passes(model, adaptive=CATALOG[objective.name].batch)
+    flops = passes * forward_flops(model, data.pairs.lengths[data.pairs.valid])
+    ready(scorer)
     trainer = Trainer(scorer, data, objective, settings, scale)
-    progress = Progress(settings.updates, job.report)
-    train(
-        trainer, job.folder, LoopSettings(checkpoint_minutes=job.compute.checkpoint_minutes), sinks=[progress]
-    )
-    shutil.rmtree(job.folder / "checkpoints")
-    passes = training_passes(model, adaptive=trainer.rule.spec.batch)
-    lengths = data.pairs.lengths[data.pairs.valid]
-    share = trainer.num_tokens / max(1, int(lengths.sum()))
-    notes = {"tokens": trainer.num_tokens, "flops": passes * forward_flops(model, lengths) * share}
-    return Trained(trainer, model if adapted is None else merge(adapted), notes)
+    loop = LoopSettings(checkpoint_minutes=job.compute.checkpoint_minutes)
+    train(trainer, job.folder, loop, sinks=[Progress(settings.updates, job.report)])
+    if ranks.first:
+        shutil.rmtree(job.folder / "checkpoints")
+    share = trainer.num_tokens / max(1, int(data.pairs.lengths[data.pairs.valid].sum()))
+    notes = {"tokens": trainer.num_tokens, "flops": flops * share}
+    if adapted is None:
+        return Trained(trainer, model, scorer, notes)
+    merged = merge(adapted)
+    return Trained(trainer, merged, PairScorer(merged), notes)
+
+
+def load_for_training(job: Job) -> PreTrainedModel:
+    """Float32 where the model will be sharded: the shards are the masters then."""
+    device = local_device()
+    dtype = torch.float32 if Ranks.current().world > 1 else compute_dtype(device)
+    return load_model(model_source(job.settings["model"]), device=device, dtype=dtype)
+
+
+def ready(scorer: PairScorer) -> PairScorer:
+    """Compiled on a GPU, and sharded where there are several ranks."""
+    if scorer.device.type == "cuda":
+        compile_layers(scorer.model)
+    if Ranks.current().world > 1:
+        shard(scorer, compute=compute_dtype(scorer.device))
+    return scorer
 
 
 def _settings(given: Mapping[str, Any], slots: int, job: Job) -> TrainingSettings:

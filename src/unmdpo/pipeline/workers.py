@@ -34,9 +34,9 @@ class _Worker:
     began: float
 
 
-def default_jobs() -> int:
-    """As many stages at once as there are GPUs, or cores where there are none."""
-    return torch.cuda.device_count() or len(os.sched_getaffinity(0))
+def default_jobs(ranks: int = 1) -> int:
+    """As many stages at once as the GPUs allow, or the cores where there are none."""
+    return max(1, (torch.cuda.device_count() or len(os.sched_getaffinity(0))) // ranks)
 
 
 def work_through(run: Run, wanted: Sequence[str], jobs: int, view: View) -> None:
@@ -111,11 +111,14 @@ def _stopped_at_the_end(workers: list[_Worker]) -> Iterator[None]:
 
 def _work(recipe: str, root: str, name: str, slot: int, jobs: int, messages: Any) -> None:
     """In the stage's own process: its share of the machine, then the stage."""
-    if torch.cuda.device_count():
-        os.environ["CUDA_VISIBLE_DEVICES"] = str(slot % torch.cuda.device_count())
+    described = Recipe.model_validate_json(recipe)
+    gpus, ranks = torch.cuda.device_count(), described.compute.ranks
+    if gpus:
+        own = [str((slot * ranks + place) % gpus) for place in range(ranks)]
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(own)
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // jobs))
     try:
-        run = open_run(Recipe.model_validate_json(recipe), Store(Path(root)))
+        run = open_run(described, Store(Path(root)))
         make(run, run.stages[name], lambda text: messages.put(("progress", name, text)))
     except UserError as error:
         messages.put(("failed", name, str(error)))

@@ -6,9 +6,9 @@ from safetensors.torch import load_file, save_file
 
 from unmdpo.catalog import CATALOG
 from unmdpo.engine.encode import EncodedPairs
+from unmdpo.engine.ranks import Ranks
 from unmdpo.engine.rows import TrainingData
 from unmdpo.engine.score import score
-from unmdpo.engine.scoring import PairScorer
 from unmdpo.engine.train import ObjectiveChoice
 from unmdpo.errors import UserError
 from unmdpo.objectives import PairLogps, beta_ln_from_lengths
@@ -39,8 +39,9 @@ def pilot(job: Job) -> Notes:
     data = TrainingData(_select(pairs, inside), strengths(rows)[inside], reference)
     trained = train_in(job, data, ObjectiveChoice(job.settings["objective"]))
     outside = held_out.nonzero().flatten()
-    logps = score(PairScorer(trained.model), _select(pairs, outside), job.compute.token_budget)
-    save_file({"rows": outside, "logps": logps}, job.folder / "held-out.safetensors")
+    logps = score(trained.scorer, _select(pairs, outside), job.compute.token_budget)
+    if Ranks.current().first:
+        save_file({"rows": outside, "logps": logps}, job.folder / "held-out.safetensors")
     return trained.notes | {"held_out": len(outside)}
 
 

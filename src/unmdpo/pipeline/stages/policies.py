@@ -77,7 +77,8 @@ def _finish_scale(beside: ScaleBesidePolicy, trainer: Trainer, names: UnitNames,
     valid = torch.from_numpy(trainer.data.pairs.valid)
     evidence = trainer.resolved["beta"] * ratio
     beside.finish(Rows(names.of_row, evidence, trainer.data.strength, valid))
-    save_scale(beside, job.folder / "scale")
+    if trainer.ranks.first:
+        save_scale(beside, job.folder / "scale")
 
 
 def _scale_facts(job: Job, frozen: torch.Tensor | None) -> dict[str, object]:

@@ -6,7 +6,7 @@ from safetensors.torch import load_file, save_file
 from unmdpo.engine.embed import embed_prompts
 from unmdpo.engine.encode import EncodedPairs
 from unmdpo.engine.models import load_model, make_encoder
-from unmdpo.engine.ranks import local_device
+from unmdpo.engine.ranks import Ranks, local_device
 from unmdpo.engine.score import score
 from unmdpo.engine.scoring import PairScorer
 from unmdpo.pipeline.common import PromptIndex, model_source
@@ -14,18 +14,17 @@ from unmdpo.pipeline.stage import Job, Notes
 from unmdpo.pipeline.stages.data import TRAIN
 from unmdpo.pipeline.store import write_json
 from unmdpo.pipeline.tables import read_comparisons
-from unmdpo.pipeline.training import compute_dtype
+from unmdpo.pipeline.training import compute_dtype, load_for_training, ready
 
 PART = 64  # batches of embeddings between two writes
 
 
 def reference(job: Job) -> Notes:
     """(n, 2) log-probabilities under the frozen initial model, once for every pilot and policy."""
-    device = local_device()
-    model = load_model(model_source(job.settings["model"]), device=device, dtype=compute_dtype(device))
     pairs = EncodedPairs.load(job.inputs["encoded"].file("pairs.safetensors"))
-    logps = score(PairScorer(model), pairs, job.compute.token_budget)
-    save_file({"logps": logps}, job.folder / "reference.safetensors")
+    logps = score(ready(PairScorer(load_for_training(job))), pairs, job.compute.token_budget)
+    if Ranks.current().first:
+        save_file({"logps": logps}, job.folder / "reference.safetensors")
     return {"tokens": int(pairs.lengths[pairs.valid].sum())}
 
 

@@ -1,0 +1,79 @@
+"""One stage over several ranks: `torchrun` starts them, the first one owns the store.
+
+torchrun … -m unmdpo.pipeline.ranked RECIPE STORE STAGE
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from unmdpo.engine.ranks import join, local_device
+from unmdpo.errors import UserError
+from unmdpo.pipeline.run import Run, describe, finished_inputs, open_run
+from unmdpo.pipeline.stage import Job, Stage
+from unmdpo.pipeline.store import Store
+from unmdpo.recipe import Recipe
+
+USER_ERROR = 2  # exit code
+
+
+def launch(run: Run, stage: Stage) -> None:
+    """Makes a stage with as many processes as the recipe asks for, on this machine."""
+    count = run.recipe.compute.ranks
+    if torch.cuda.is_available() and torch.cuda.device_count() < count:
+        raise UserError(f"compute.ranks is {count}, and this machine has {torch.cuda.device_count()} GPUs")
+    with tempfile.TemporaryDirectory() as folder:
+        recipe = Path(folder) / "recipe.json"
+        recipe.write_text(run.recipe.model_dump_json(), "utf-8")
+        command = [
+            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count),
+            "-m", "unmdpo.pipeline.ranked", str(recipe), str(run.store.root), stage.name,
+        ]  # fmt: skip
+        done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+        raise UserError(said[0].removeprefix("error: ") if said else done.stderr[-2000:])
+
+
+def take_part(run: Run, stage: Stage) -> None:
+    """On one of the ranks: the first makes the artifact, the others lend a hand with the work."""
+    ranks, device = join(local_device()), local_device()
+    inputs = finished_inputs(run, stage)
+
+    def work(folder: Path) -> Mapping[str, Any]:
+        ranks.agree(True, device)
+        return stage.kind.work(Job(stage, folder, inputs, run.recipe.compute, _nothing))
+
+    if ranks.first:
+        before = run.store.find(stage.place)
+        run.store.make(stage.place, describe(run, stage, inputs), work)
+        if before is not None:
+            ranks.agree(False, device)  # it was there: nobody is needed
+    elif ranks.agree(True, device):
+        folder = run.store.root / "work" / stage.key
+        stage.kind.work(Job(stage, folder, inputs, run.recipe.compute, _nothing))
+    dist.destroy_process_group()
+
+
+def _nothing(text: str) -> None:
+    """Progress is the first process's affair, and it is in another process."""
+
+
+def main(recipe: str, root: str, name: str) -> None:
+    run = open_run(Recipe.model_validate_json(Path(recipe).read_text("utf-8")), Store(Path(root)))
+    try:
+        take_part(run, run.stages[name])
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        os._exit(USER_ERROR)  # other ranks may be waiting for this one
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
