@@ -389,6 +389,10 @@ def test_from_python(done, folder, tmp_path):
     made = run.generations("dpo", "one")
     assert len(made) == 3
     assert made[0]["score"] == float(len(made[0]["text"].split()))
+    direct, back = run.compare("unm-wr", "ulnm-wr", "one"), run.compare("ulnm-wr", "unm-wr", "one")
+    assert direct.win_rate.value == 100 - back.win_rate.value
+    reported = run.summary["one"]["against"]["dpo"]["unm-wr"]["win_rate"]["value"]
+    assert run.compare("unm-wr", "dpo", "one").win_rate.value == reported
     known = run.scale("ln").known()
     assert known["q"].to_pylist() == sorted(known["q"].to_pylist())
     texts = known["prompt"].to_pylist()[:5]
@@ -435,6 +439,8 @@ def test_the_commands(done, folder, tmp_path):
     assert planned.exit_code == 0, planned.output
     assert "policy[dpo]" in planned.output
     assert "pilots take" in planned.output
+    direct = shell.invoke(app, ["compare", str(file), "unm-wr", "initial", "--store", str(folder / "store")])
+    assert "two: 2 prompts, against initial" in direct.output
     out = tmp_path / "q.parquet"
     for extra in ([], ["--data", str(folder / "data.jsonl")]):
         wrote = shell.invoke(

@@ -131,6 +131,24 @@ def gc(
     typer.echo(f"{len(places)} artifacts, {total:.1f} MiB {what}")
 
 
+def compare(
+    recipe: RecipeArgument,
+    candidate: Annotated[str, typer.Argument(help="A policy, or initial.")],
+    opponent: Annotated[str, typer.Argument(help="Another one.")],
+    store: StoreOption = HERE,
+) -> None:
+    """Compare any two policies directly, on every panel."""
+    from unmdpo.pipeline.run import open_run
+    from unmdpo.pipeline.store import Store
+    from unmdpo.recipes import load_recipe
+
+    opened = open_run(load_recipe(recipe, []), Store(store))
+    panels = opened.recipe.evaluation.panels if opened.recipe.evaluation is not None else {}
+    for panel in panels:
+        outcome = opened.compare(candidate, opponent, panel).to_dict()
+        _show({panel: {"prompts": outcome["prompts"], "against": {opponent: {candidate: outcome}}}})
+
+
 def scale(
     recipe: RecipeArgument,
     name: Annotated[str, typer.Argument(help="A scale of the recipe.")],

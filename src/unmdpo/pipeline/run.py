@@ -18,10 +18,12 @@ from unmdpo.nearest import did_you_mean
 from unmdpo.pipeline.fingerprint import Fingerprints
 from unmdpo.pipeline.graph import build
 from unmdpo.pipeline.stage import Job, Kind, Stage
+from unmdpo.pipeline.stages.evaluation import judged
 from unmdpo.pipeline.store import Artifact, Store, write_json
 from unmdpo.pipeline.tables import Panel, read_lines
 from unmdpo.pipeline.view import Silent, View
 from unmdpo.recipe import Recipe
+from unmdpo.stats.evaluation import Outcome, Resamples, compare
 
 if TYPE_CHECKING:
     from unmdpo.pipeline.fitted import FittedScale
@@ -90,6 +92,14 @@ class Run:
             {"prompt": prompt, "text": row["text"], "score": score["score"], "finished": row["finished"]}
             for prompt, row, score in zip(prompts, made, scores, strict=True)
         ]
+
+    def compare(self, candidate: str, opponent: str, panel: str) -> Outcome:
+        """Any two policies directly, on the same prompts and resamples as the summary's."""
+        prompts = Panel.read(self.artifact(f"panel[{panel}]").file("panel.json"))
+        ours, theirs = (
+            judged(self.artifact(f"judgement[{policy},{panel}]"), prompts) for policy in (candidate, opponent)
+        )
+        return compare(ours, theirs, Resamples.draw(len(prompts), self.recipe.seed))
 
     def record(self) -> None:
         """Which artifacts the run consists of, for people and for `verify`."""
