@@ -27,6 +27,7 @@ LIBRARIES = {
     "scale": {"torch", "numpy", "safetensors"},
     "stats": {"numpy", "scipy", "sklearn"},
     "audit": {"numpy", "scipy"},
+    "lab": set(),
     "engine": {"torch", "numpy", "transformers", "safetensors", "peft", "wandb"},
     "pipeline": {"torch", "numpy", "transformers", "safetensors", "pyarrow", "filelock", "ray"},
     "yamls": {"yaml"},

@@ -1,0 +1,64 @@
+"""The world as files in the shapes of HelpSteer3, HelpSteer2 and TRL, for any loader or trainer."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from unmdpo.lab.world import Compared
+
+
+def helpsteer3(compared: Compared) -> dict[str, Any]:
+    return {
+        "domain": compared.prompt.task.domain,
+        "language": "english",
+        "context": [{"role": "user", "content": compared.prompt.text}],
+        "response1": compared.first,
+        "response2": compared.second,
+        "overall_preference": compared.label,
+        "individual_preference": [
+            {"score": vote, "reasoning": "", "feedback1": "", "feedback2": ""} for vote in compared.votes
+        ],
+    }
+
+
+def helpsteer2(compared: Compared) -> dict[str, Any]:
+    return {
+        "split": "train",
+        "prompt": compared.prompt.text,
+        "response_1": compared.first,
+        "response_2": compared.second,
+        "preference_strength": compared.label,
+        "preference_statement": None,
+        "preference_elaboration": None,
+        "three_most_similar_preferences": [],
+        "all_preferences_unprocessed": [
+            {"strength": vote, "statement": "", "elaboration": ""} for vote in compared.votes
+        ],
+    }
+
+
+def preference(compared: Compared) -> dict[str, Any] | None:
+    """TRL's columns, with a strength; a tie has no better response."""
+    if compared.label == 0:
+        return None
+    better, worse = (
+        (compared.second, compared.first) if compared.label > 0 else (compared.first, compared.second)
+    )
+    return {
+        "prompt": compared.prompt.text,
+        "chosen": better,
+        "rejected": worse,
+        "strength": abs(compared.label),
+        "domain": compared.prompt.task.domain,
+    }
+
+
+SHAPES = {"helpsteer3": helpsteer3, "helpsteer2": helpsteer2, "preference": preference}
+
+
+def write(path: Path, compared: Iterable[Compared], shape: str = "helpsteer3") -> int:
+    """Writes JSON lines and gives how many."""
+    rows = [row for one in compared if (row := SHAPES[shape](one)) is not None]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return len(rows)
