@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,6 +38,12 @@ class Trained:
     model: PreTrainedModel  # adapters merged
     scorer: PairScorer  # of that model
     notes: Notes
+    checkpoints: Path
+
+    def done(self) -> None:
+        """Drops the checkpoints, once everything that came of the training has been written."""
+        if self.trainer.ranks.first:
+            shutil.rmtree(self.checkpoints)
 
 
 def train_in(
@@ -59,14 +66,12 @@ def train_in(
     trainer = Trainer(scorer, data, objective, settings, scale)
     loop = LoopSettings(checkpoint_minutes=job.compute.checkpoint_minutes)
     train(trainer, job.folder, loop, sinks=[Progress(settings.updates, job.report)])
-    if ranks.first:
-        shutil.rmtree(job.folder / "checkpoints")
     share = trainer.num_tokens / max(1, int(data.pairs.lengths[data.pairs.valid].sum()))
     notes = {"tokens": trainer.num_tokens, "flops": flops * share}
     if adapted is None:
-        return Trained(trainer, model, scorer, notes)
+        return Trained(trainer, model, scorer, notes, job.folder / "checkpoints")
     merged = merge(adapted)
-    return Trained(trainer, merged, PairScorer(merged), notes)
+    return Trained(trainer, merged, PairScorer(merged), notes, job.folder / "checkpoints")
 
 
 def load_for_training(job: Job) -> PreTrainedModel:

@@ -42,6 +42,7 @@ def pilot(job: Job) -> Notes:
     logps = score(trained.scorer, _select(pairs, outside), job.compute.token_budget)
     if Ranks.current().first:
         save_file({"rows": outside, "logps": logps}, job.folder / "held-out.safetensors")
+    trained.done()
     return trained.notes | {"held_out": len(outside)}
 
 

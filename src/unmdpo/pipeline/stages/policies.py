@@ -56,6 +56,7 @@ def policy(job: Job) -> Notes:
     export_model(
         trained.model, load_tokenizer(model_source(job.settings["model"])), job.folder / "model", provenance
     )
+    trained.done()
     return notes
 
 
