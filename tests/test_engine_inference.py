@@ -1,5 +1,7 @@
 """Embeddings, greedy generation and judges against the slow and obvious way."""
 
+import copy
+
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForSequenceClassification
@@ -94,6 +96,9 @@ def test_generation_equals_a_slow_greedy_loop(model, encoder):
         assert found[place].finished == ended
         text = encoder.tokenizer.decode(slow[:-1] if ended else slow, skip_special_tokens=True)
         assert found[place].text == text
+    penalized = copy.deepcopy(model)
+    penalized.generation_config.repetition_penalty = 1.5  # of the model's own folder; greedy is greedy
+    assert list(Generator(penalized, encoder, made.settings).generate(asked)) == batches
     rest = list(Generator(model, encoder, made.settings).generate(asked, done=2))
     assert rest == batches[2:]
 

@@ -188,6 +188,26 @@ def test_lora_trains_the_adapter_and_nothing_else(tmp_path):
     assert torch.equal(score(resumed.scorer, data.pairs, 64).nan_to_num(), trained.nan_to_num())
 
 
+def test_dropout_is_repeated_exactly(tmp_path):
+    """Every update seeds its own randomness, so a resumed run draws what an uninterrupted one draws."""
+    model, data = world()
+    settings = replace(SETTINGS, updates=4)
+
+    def fresh():
+        adapted = add_lora(copy.deepcopy(model), LoraSettings(rank=4, dropout=0.5), seed=1).get_base_model()
+        return Trainer(PairScorer(adapted), data, ObjectiveChoice("dpo"), settings)
+
+    torch.manual_seed(5)
+    expected = list(fresh().run())
+    torch.manual_seed(6)
+    first = fresh()
+    lines = [first.step(), first.step()]
+    save_checkpoint(first, tmp_path)
+    resumed = fresh()
+    load_checkpoint(resumed, checkpoints(tmp_path)[-1])
+    assert lines + list(resumed.run()) == expected
+
+
 # --- Memory ---------------------------------------------------------------------------------------
 
 

@@ -68,8 +68,8 @@ def problems(run):
 
 def test_everything_is_made_once_and_verified(done, folder):
     assert {stage.kind.name for stage in done.stages.values()} == {
-        "comparisons", "panel", "encoded", "reference", "features", "pilot", "oof", "scale", "policy",
-        "generation", "judgement", "summary",
+        "comparisons", "validation", "panel", "encoded", "reference", "features", "pilot", "oof", "scale",
+        "policy", "generation", "judgement", "summary",
     }  # fmt: skip
     again = events(open_run(recipe(folder), Store(folder / "store")))
     assert {what for _, what in again} == {"cached"}
@@ -175,6 +175,8 @@ def test_a_change_redoes_what_depends_on_it(folder):
     assert changed(folder, compute={"token_budget": 128}) == set()
     assert changed(folder, pilots={"folds": 2, "updates": 3}) == {"pilot", "oof", "scale", *after_policies}
     assert changed(folder, name="another", description="words") == set()
+    without = keys(folder, evaluation=None)
+    assert all(keys(folder)[name] == key for name, key in without.items())  # evaluating retrains nothing
     assert changed(folder, seed=1) == {"pilot", "oof", "scale", *after_policies}
 
 
@@ -197,6 +199,15 @@ def test_until_only_and_force(folder):
         execute(run, only="policy[unm-wr]")
     assert ("pilot[1]", "finished") in events(run, until="oof", force=["pilot[1]"])
     assert events(run, only="pilot[*]") == [("pilot[0]", "cached"), ("pilot[1]", "cached")]
+    forced = events(run, until="oof", force=["reference"])
+    assert [name for name, what in forced if what == "finished"] == [
+        "reference",
+        "pilot[0]",
+        "pilot[1]",
+        "oof",
+    ]
+    with pytest.raises(UserError, match=r"inputs of policy\[unm-wr\] are not finished"):
+        execute(run, only="policy[unm-wr]", jobs=2)
     with pytest.raises(UserError, match="no stage 'polcy'; did you mean"):
         execute(run, until="polcy")
 
@@ -211,9 +222,53 @@ def test_a_scale_can_come_from_another_run(done, folder):
     assert not any(name.startswith(("pilot", "scale")) for name in run.stages)
     digest = run.artifact("policy[unm-ao]").manifest["inputs"]["scale"]["digest"]
     assert digest == done.artifact("scale[seq]").digest
+    other = recipe(folder, pilots={"folds": 2, "updates": 1}, evaluation=None)
+    execute(open_run(other, Store(folder / "store")), until="scale[seq]")
+    with pytest.raises(UserError, match=r"several runs 'small' have a scale 'seq'; name one: small-"):
+        open_run(borrowed, Store(folder / "store"))
     scales = {"seq": {"estimator": "pooled", "run": "nobody"}, "ln": {"estimator": "constant"}}
     with pytest.raises(UserError, match="no finished run 'nobody'"):
         open_run(recipe(folder, scales=scales), Store(folder / "store"))
+
+
+def test_an_edited_template_or_judge_is_another_input(folder, tmp_path, monkeypatch):
+    template = tmp_path / "chat.jinja"
+    template.write_text((folder / "model" / "chat_template.jinja").read_text())
+    model = {"path": str(folder / "model"), "template": str(template)}
+    before = keys(folder, model=model)
+    template.write_text(template.read_text() + " ")
+    assert keys(folder, model=model)["encoded"] != before["encoded"]
+    (tmp_path / "my_judge.py").write_text("def score(p, r): return [0.0] * len(r)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    evaluation = {
+        "baseline": "dpo", "panels": {"one": {"size": 2, "seed": 1}}, "judge": {"function": "my_judge:score"},
+    }  # fmt: skip
+    before = keys(folder, evaluation=evaluation)
+    (tmp_path / "my_judge.py").write_text("def score(p, r): return [1.0] * len(r)\n")
+    after = keys(folder, evaluation=evaluation)
+    assert after["judgement[dpo,one]"] != before["judgement[dpo,one]"]
+    assert after["generation[dpo,one]"] == before["generation[dpo,one]"]
+
+
+def test_scales_beside_a_policy_learn_its_margins(folder, tmp_path):
+    policies = {"wr": {"objective": "unm-wr", "scale": "e", "settings": {"tau": 0.25}}}
+    small = recipe(folder, policies=policies, scales={"e": {"estimator": "ema"}}, evaluation=None)
+    run = execute(open_run(small, Store(folder / "store")))
+    settings = run.artifact("policy[wr]").json("scale/scale.json")["settings"]
+    assert (settings["placement"], settings["tau"]) == ("wr", 0.25)
+
+
+def test_a_try_that_ended_before_the_rename_leaves_no_trace(folder, tmp_path, monkeypatch):
+    run = open_run(recipe(folder), Store(tmp_path / "store"))
+    rename = Path.rename
+    monkeypatch.setattr(
+        Path, "rename", lambda self, target: (_ for _ in ()).throw(OSError(28, "No space left"))
+    )
+    with pytest.raises(UserError, match="No space left"):
+        execute(run, until="comparisons")
+    monkeypatch.setattr(Path, "rename", rename)
+    execute(run, until="comparisons")
+    assert run.artifact("comparisons").damage() == []
 
 
 # --- Plans and leftovers --------------------------------------------------------------------------

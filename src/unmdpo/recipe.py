@@ -291,6 +291,8 @@ class Recipe(Strict):
 
     def _check_policy(self, name: str, policy: PolicyRecipe) -> None:
         key, spec = ("policies", name), CATALOG.get(policy.objective)
+        if name == "initial":
+            raise _at(key, "'initial' is the model that policies start from; choose another name")
         if spec is None:
             hint = did_you_mean(policy.objective, CATALOG)
             raise _at((*key, "objective"), f"unknown objective '{policy.objective}'; {hint}")

@@ -45,6 +45,7 @@ def save_checkpoint(trainer: Trainer, folder: Path, *, keep: int = 2) -> Path:
                 shutil.rmtree(target)
             aside.rename(target)
             for old in checkpoints(folder)[:-keep]:
+                (old / DESCRIPTION).unlink()  # first: what is left no longer counts as a checkpoint
                 shutil.rmtree(old)
         ranks.wait()
     except OSError as error:

@@ -4,6 +4,7 @@ Batches are laid out once from all prompts, so that a run that goes on after a s
 what it would have: a response's last bits can depend on its neighbours' padding.
 """
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -42,6 +43,7 @@ class Generator:
         self.model, self.encoder = model, encoder
         model.train(False)
         self.settings = settings or GenerationSettings()
+        self._ends = self._end_tokens()
         if model.config._attn_implementation == "flex_attention":
             model.set_attn_implementation("sdpa")  # one token at a time is not what flex is for
 
@@ -59,16 +61,17 @@ class Generator:
     @torch.no_grad()
     def _batch(self, members: list[int]) -> list[Generation]:
         tokens, mask = padded([self.rows[i] for i in members], self._pad, "left")
-        written = self.model.generate(  # type: ignore[operator]
-            input_ids=tokens.to(self.model.device),
-            attention_mask=mask.to(self.model.device),
-            generation_config=GenerationConfig(  # type: ignore[no-untyped-call]
-                max_new_tokens=self.settings.max_new_tokens,
-                do_sample=False,
-                pad_token_id=self._pad,
-                eos_token_id=sorted(self._ends),
-            ),
-        )[:, tokens.shape[1] :]
+        with _plain_generation(self.model):
+            written = self.model.generate(  # type: ignore[operator]
+                input_ids=tokens.to(self.model.device),
+                attention_mask=mask.to(self.model.device),
+                generation_config=GenerationConfig(  # type: ignore[no-untyped-call]
+                    max_new_tokens=self.settings.max_new_tokens,
+                    do_sample=False,
+                    pad_token_id=self._pad,
+                    eos_token_id=sorted(self._ends),
+                ),
+            )[:, tokens.shape[1] :]
         return [self._generation(place, row) for place, row in zip(members, written.tolist(), strict=True)]
 
     def _generation(self, place: int, row: list[int]) -> Generation:
@@ -77,8 +80,7 @@ class Generator:
         assert isinstance(text, str)
         return Generation(place, text, len(row) if end is None else end + 1, finished=end is not None)
 
-    @property
-    def _ends(self) -> set[int]:
+    def _end_tokens(self) -> set[int]:
         """Every token that the model or the tokenizer calls an end."""
         configured = getattr(self.model.generation_config, "eos_token_id", None)
         listed = configured if isinstance(configured, list) else [configured]
@@ -88,3 +90,15 @@ class Generator:
     def _pad(self) -> int:
         pad = self.encoder.tokenizer.pad_token_id
         return pad if isinstance(pad, int) else 0
+
+
+@contextlib.contextmanager
+def _plain_generation(model: PreTrainedModel) -> Iterator[None]:
+    """Sets the model's own generation settings aside: Transformers fills open ones from them, and greedy
+    should mean greedy, without penalties or beams that a folder happens to carry."""
+    own = model.generation_config
+    model.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        model.generation_config = own

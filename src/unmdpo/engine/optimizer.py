@@ -83,7 +83,12 @@ def restore(
         on_device = any(group.get("fused") for group in optimizer.param_groups)
         on_device = on_device or isinstance(optimizer, HostAdamW)
         device = parameter.device if on_device else torch.device("cpu")
-        optimizer.state[parameter] = {
-            "step": torch.tensor(float(taken), device=device),
-            **{key: tensors[f"{name}:{key}"] for key in MOMENTS},
-        }
+        found = {key: tensors[f"{name}:{key}"] for key in MOMENTS}
+        if isinstance(optimizer, HostAdamW):
+            found = {key: _on_host(value) for key, value in found.items()}
+        optimizer.state[parameter] = {"step": torch.tensor(float(taken), device=device), **found}
+
+
+def _on_host(moment: Tensor) -> Tensor:
+    """Pinned where that helps the way to a GPU."""
+    return moment.cpu().pin_memory() if moment.device.type == "cuda" else moment

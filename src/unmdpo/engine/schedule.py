@@ -13,6 +13,12 @@ Schedule = Literal["constant", "linear", "cosine"]
 WARMUP_START = 0.1  # share of the learning rate at the first update
 
 
+def update_seed(seed: int, update: int, rank: int) -> int:
+    """What an update's own randomness (dropout) starts from, so that nothing of it needs saving."""
+    digest = hashlib.sha256(f"update:{seed}:{update}:{rank}".encode("ascii")).digest()
+    return int.from_bytes(digest[:4], "big")
+
+
 def epoch_order(slots: int, seed: int, epoch: int) -> list[int]:
     """A permutation of all loader slots, valid or not, that depends on (seed, epoch) alone.
 

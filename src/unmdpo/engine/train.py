@@ -20,7 +20,7 @@ from unmdpo.engine.packing import PairBatch
 from unmdpo.engine.ranks import Ranks
 from unmdpo.engine.rewards import describe
 from unmdpo.engine.rows import TrainingData
-from unmdpo.engine.schedule import Schedule, batch_of, learning_rate, updates_per_epoch
+from unmdpo.engine.schedule import Schedule, batch_of, learning_rate, update_seed, updates_per_epoch
 from unmdpo.engine.scoring import PairScorer
 from unmdpo.errors import UserError
 from unmdpo.objectives import OBJECTIVES, AdaptiveObjective, take
@@ -122,6 +122,7 @@ class Trainer:
     def step(self) -> dict[str, float]:
         """One update, and what to log of it."""
         s, batch = self.settings, self._global_batch()
+        torch.manual_seed(update_seed(s.seed, self.update, self.ranks.rank))  # for dropout
         rate = learning_rate(
             self.update, peak=s.learning_rate, warmup=s.warmup, updates=s.updates, schedule=s.schedule
         )

@@ -49,6 +49,8 @@ def work_on_ray(run: Run, wanted: Sequence[str], view: View) -> None:
                 problem = ray.get(reference)
             except ray.exceptions.RayError as error:
                 problem = f"its worker died {RETRIES + 1} times: {str(error).splitlines()[0]}"
+            if problem is None and run.store.find(run.stages[name].place) is None:
+                problem = "it made another artifact: do all nodes see the same files under the same paths?"
             if problem is None:
                 view.finished(name, time.monotonic() - began)
             else:

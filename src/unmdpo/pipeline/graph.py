@@ -1,5 +1,6 @@
 """From a recipe to stages: what depends on what, and which settings each result depends on."""
 
+import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,17 +48,26 @@ class _Builder:
 
     def _model(self, model: ModelRecipe) -> dict[str, Any]:
         """The model as the recipe names it, with its files' checksums where it is a local folder."""
-        return model.model_dump(mode="json") | {"files": self.fingerprints.of(model.path)}
+        files = self.fingerprints.of(model.path)
+        if model.template is not None and model.template.endswith(".jinja"):
+            files = (files or {}) | (self.fingerprints.of(model.template) or {})
+        return model.model_dump(mode="json") | {"files": files}
 
     def comparisons(self) -> Stage:
+        """What is trained on; of the validation settings only a held-out share matters to it."""
+        data = self.recipe.data.model_dump(mode="json", exclude={"max_length", "validation"})
+        held_out = self.recipe.data.validation
+        if held_out.fraction is not None:
+            data["validation"] = {"fraction": held_out.fraction, "seed": held_out.seed}
+        return self._stage("comparisons", "comparisons", {"data": data, "files": self._files(data["path"])})
+
+    def validation(self) -> Stage:
         data = self.recipe.data.model_dump(mode="json", exclude={"max_length"})
-        places = [place for place in (data["path"], data["validation"]["path"]) if place is not None]
-        settings = {
-            "data": data,
-            "validation": self.recipe.evaluation is not None,
-            "files": {place: self.fingerprints.of(place) for place in places},
-        }
-        return self._stage("comparisons", "comparisons", settings)
+        settings = {"data": data, "files": self._files(data["path"], data["validation"]["path"])}
+        return self._stage("validation", "validation", settings)
+
+    def _files(self, *places: str | None) -> dict[str, Any]:
+        return {place: self.fingerprints.of(place) for place in places if place is not None}
 
     def encoded(self, model: ModelRecipe, suffix: str = "") -> Stage:
         settings = {"model": self._model(model), "max_length": self.recipe.data.max_length}
@@ -168,7 +178,9 @@ class _Builder:
         assert self.recipe.evaluation is not None
         panels = self.recipe.evaluation.panels
         earlier = [*panels][: [*panels].index(name)]
-        inputs = {"comparisons": self.comparisons()} | {other: self.panel(other) for other in earlier}
+        inputs = {"validation": self.validation()} | {
+            f"after {other}": self.panel(other) for other in earlier
+        }
         return self._with("panel", f"panel[{name}]", panels[name].model_dump(mode="json"), inputs)
 
     def generation(self, policy: str, panel: str) -> Stage:
@@ -187,10 +199,19 @@ class _Builder:
         judge = self.recipe.evaluation.judge
         settings = {
             "judge": judge.model_dump(mode="json"),
-            "files": None if judge.path is None else self.fingerprints.of(judge.path),
+            "files": self.fingerprints.of(judge.path or _source_of(str(judge.function))),
         }
         inputs = {"panel": self.panel(panel), "generation": self.generation(policy, panel)}
         return self._with("judgement", f"judgement[{policy},{panel}]", settings, inputs)
+
+
+def _source_of(function: str) -> str:
+    """The file that defines `package.module:function`, so that an edited judge judges again."""
+    try:
+        found = importlib.util.find_spec(function.partition(":")[0])
+    except (ImportError, ValueError):
+        found = None
+    return found.origin if found is not None and found.origin is not None else ""
 
 
 def _overrides(recipe: PolicyRecipe) -> dict[str, Any]:

@@ -45,17 +45,16 @@ def launch(run: Run, stage: Stage) -> None:
 def take_part(run: Run, stage: Stage) -> None:
     """On one of the ranks: the first makes the artifact, the others lend a hand with the work."""
     ranks, device = join(local_device()), local_device()
-    inputs = finished_inputs(run, stage)
+    inputs, called = finished_inputs(run, stage), list[bool]()
 
     def work(folder: Path) -> Mapping[str, Any]:
-        ranks.agree(True, device)
+        called.append(ranks.agree(True, device))
         return stage.kind.work(Job(stage, folder, inputs, run.recipe.compute, _nothing))
 
     if ranks.first:
-        before = run.store.find(stage.place)
         run.store.make(stage.place, describe(run, stage, inputs), work)
-        if before is not None:
-            ranks.agree(False, device)  # it was there: nobody is needed
+        if not called:
+            ranks.agree(False, device)  # somebody else made it: nobody is needed
     elif ranks.agree(True, device):
         folder = run.store.root / "work" / stage.key
         stage.kind.work(Job(stage, folder, inputs, run.recipe.compute, _nothing))

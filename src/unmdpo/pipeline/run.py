@@ -128,12 +128,20 @@ def _borrowed(store: Store, run: str, scale: str) -> Stage:
     folders = [
         path.parent for path in (store.root / "runs").glob("*/run.json") if names.fullmatch(path.parent.name)
     ]
+    places = dict[str, str]()
     for folder in sorted(folders):
         stages = json.loads((folder / "run.json").read_text("utf-8"))["stages"]
         place = stages.get(f"scale[{scale}]", {}).get("place")
         if place is not None and store.find(place) is not None:
-            return _Done(Kind("scale", 0, _nothing), f"{run}/scale[{scale}]", {"place": place})
-    raise UserError(f"no finished run '{run}' in this store has a scale '{scale}'; run it first")
+            places.setdefault(place, folder.name)
+    if not places:
+        raise UserError(f"no finished run '{run}' in this store has a scale '{scale}'; run it first")
+    if len(places) > 1:
+        raise UserError(
+            f"several runs '{run}' have a scale '{scale}'; name one: {', '.join(places.values())}"
+        )
+    (place,) = places
+    return _Done(Kind("scale", 0, _nothing), f"{run}/scale[{scale}]", {"place": place})
 
 
 class _Done(Stage):
@@ -166,7 +174,7 @@ def execute(
     disable_progress_bar()  # type: ignore[no-untyped-call]  # stages have a line of their own
     wanted = _wanted(run, until, only)
     for pattern in force:
-        for name in _matching(run, pattern):
+        for name in _with_dependents(run, _matching(run, pattern)):
             run.store.remove(run.stages[name].place)
     run.store.prepare()
     run.record()
@@ -243,6 +251,8 @@ def ready_stages(run: Run, waiting: Sequence[str], failures: Mapping[str, str]) 
 
 def tell_failures(failures: Mapping[str, str], waiting: Sequence[str]) -> None:
     """Raises what went wrong, if anything did, and says what was not begun because of it."""
+    if waiting and not failures:
+        raise UserError(f"the inputs of {', '.join(waiting[:4])} are not finished; run without --only")
     if failures:
         lines = [f"{name}: {problem}" for name, problem in failures.items()]
         left = f"\n{len(waiting)} stages that need them were not started" if waiting else ""
@@ -266,6 +276,15 @@ def _wanted(run: Run, until: str | None, only: str | None) -> list[str]:
     for name in _matching(run, until):
         visit(run.stages[name])
     return [name for name in run.stages if name in needed]
+
+
+def _with_dependents(run: Run, names: Sequence[str]) -> list[str]:
+    """These stages and everything that was made from them."""
+    found = set(names)
+    for name, stage in run.stages.items():  # inputs come first
+        if any(needed.name in found for needed in stage.inputs.values()):
+            found.add(name)
+    return [name for name in run.stages if name in found]
 
 
 def _matching(run: Run, pattern: str) -> list[str]:

@@ -98,6 +98,9 @@ class Store:
         """Forgets a finished artifact and whatever is unfinished of it."""
         kind, _, key = place.rpartition("/")
         with self._lock(key):
+            (self.root / "artifacts" / place / MANIFEST).unlink(
+                missing_ok=True
+            )  # first: it is no longer finished
             shutil.rmtree(self.root / "artifacts" / kind / key, ignore_errors=True)
             shutil.rmtree(self.root / "work" / key, ignore_errors=True)
 
@@ -115,6 +118,8 @@ class Store:
                 return found
             folder, target = self.root / "work" / key, self.root / "artifacts" / place
             folder.mkdir(exist_ok=True)
+            for leftover in [folder / MANIFEST, *folder.glob(f".{MANIFEST}.*")]:
+                leftover.unlink(missing_ok=True)  # of a try that ended just before the rename
             started = time.time()
             try:
                 notes = work(folder)

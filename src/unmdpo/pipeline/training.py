@@ -43,7 +43,9 @@ class Trained:
     def done(self) -> None:
         """Drops the checkpoints, once everything that came of the training has been written."""
         if self.trainer.ranks.first:
-            shutil.rmtree(self.checkpoints)
+            spent = self.checkpoints.with_name(".checkpoints.spent")  # never half of them under their name
+            self.checkpoints.rename(spent)
+            shutil.rmtree(spent)
 
 
 def train_in(

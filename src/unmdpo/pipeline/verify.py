@@ -62,6 +62,9 @@ def _recomputed(run: Run) -> Iterator[Finding]:
                 "summary", f"{what}: prompt order", "" if ordered else "another order than the panel's"
             )
             yield Finding("summary", f"{what}: lengths", "" if lengths else "not those of the responses")
+            mean = float(np.mean([row["score"] for row in rows]))
+            close = np.isclose(mean, reported["mean_score"][policy], rtol=1e-9, atol=1e-9)
+            yield Finding("summary", f"{what}: mean score", "" if close else "reported otherwise")
         drawn = np.random.default_rng(run.recipe.seed).integers(0, len(panel), size=(RESAMPLES, len(panel)))
         for opponent, candidates in reported["against"].items():
             for policy, outcome in candidates.items():
@@ -69,7 +72,7 @@ def _recomputed(run: Run) -> Iterator[Finding]:
                 wrong = [
                     name
                     for name in expected
-                    if not np.allclose(expected[name], _flat(outcome[name]), rtol=1e-6)
+                    if not np.allclose(expected[name], _flat(outcome[name]), rtol=1e-9, atol=1e-9)
                 ]
                 what = f"{policy} against {opponent} on {panel_name}"
                 yield Finding("summary", what, f"reported otherwise: {', '.join(wrong)}" if wrong else "")
@@ -106,6 +109,7 @@ def _statistics(
     return {
         "wins": [float((points == 100).sum())],
         "ties": [float((points == 50).sum())],
+        "losses": [float((points == 0).sum())],
         "win_rate": estimate([points[rows].mean() for rows in drawn], points.mean()),
         "reward_difference": estimate([differences[rows].mean() for rows in drawn], differences.mean()),
         "length_ratio": estimate([ratio(rows) for rows in drawn], ratio(everyone)),

@@ -114,7 +114,8 @@ def _work(recipe: str, root: str, name: str, slot: int, jobs: int, messages: Any
     described = Recipe.model_validate_json(recipe)
     gpus, ranks = torch.cuda.device_count(), described.compute.ranks
     if gpus:
-        own = [str((slot * ranks + place) % gpus) for place in range(ranks)]
+        allowed = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus)))).split(",")
+        own = [allowed[(slot * ranks + place) % gpus] for place in range(ranks)]
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(own)
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // jobs))
     try:
@@ -122,7 +123,7 @@ def _work(recipe: str, root: str, name: str, slot: int, jobs: int, messages: Any
         make(run, run.stages[name], lambda text: messages.put(("progress", name, text)))
     except UserError as error:
         messages.put(("failed", name, str(error)))
-    except Exception:
+    except BaseException:
         messages.put(("failed", name, traceback.format_exc()))
     messages.close()
     messages.join_thread()

@@ -65,24 +65,18 @@ class Outcome:
 class Resamples:
     """How often each prompt was drawn in each resample: (resamples, n)."""
 
-    counts: NDArray[np.float32]
+    counts: Floats
 
     @classmethod
     def draw(cls, prompts: int, seed: int, resamples: int = RESAMPLES) -> "Resamples":
         drawn = np.random.default_rng(seed).integers(0, prompts, size=(resamples, prompts))
         flat = (drawn + prompts * np.arange(resamples)[:, None]).ravel()
         counts = np.bincount(flat, minlength=resamples * prompts).reshape(resamples, prompts)
-        return cls(counts.astype(np.float32))
+        return cls(counts.astype(np.float64))
 
     def means(self, values: Floats) -> Floats:
-        """(resamples,) the mean of `values` (n,) in each resample.
-
-        In two float32 parts: a product of that precision is fast, and the parts keep the digits.
-        """
-        coarse = values.astype(np.float32)
-        fine = (values - coarse).astype(np.float32)
-        totals = (self.counts @ np.stack([coarse, fine], axis=1)).astype(np.float64).sum(axis=1)
-        means: Floats = totals / self.counts.shape[1]
+        """(resamples,) the mean of `values` (n,) in each resample."""
+        means: Floats = self.counts @ values / self.counts.shape[1]
         return means
 
 

@@ -7,6 +7,7 @@ KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
         Kind("comparisons", 1, data.comparisons),
+        Kind("validation", 1, data.validation),
         Kind("panel", 1, data.panel),
         Kind("encoded", 1, data.encoded),
         Kind("reference", 1, reference.reference, ranked=True),

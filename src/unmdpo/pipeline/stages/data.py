@@ -1,6 +1,6 @@
 """From files to comparisons, panels of prompts, and tokens."""
 
-from unmdpo.data import Comparison, Comparisons, DataRef, SourceSettings, load_comparisons
+from unmdpo.data import Comparisons, DataRef, SourceSettings, load_comparisons
 from unmdpo.data.domains import modal_domains
 from unmdpo.data.pairing import PairRule
 from unmdpo.data.panels import sample_panel, split_prompts
@@ -16,28 +16,40 @@ TRAIN, VALIDATION = "train.parquet", "validation.parquet"
 
 
 def comparisons(job: Job) -> Notes:
-    """Training rows without ties; validation rows with them, since only their prompts are used."""
+    """Training rows, without ties and without the prompts that are held out."""
     recipe = DataRecipe.model_validate(job.settings["data"])
-    train = _load(recipe, recipe.path, recipe.split)
-    rows, held_out = list(train.rows), list[Comparison]()
-    validation = recipe.validation
-    if validation.fraction is not None:
-        apart = split_prompts((row.prompt_hash for row in rows), validation.fraction, validation.seed)
-        held_out = [row for row in (*rows, *train.ties) if row.prompt_hash in apart]
-        rows = [row for row in rows if row.prompt_hash not in apart]
-    elif job.settings["validation"]:
-        split = "train" if validation.path is not None else validation.split
-        found = _load(recipe, validation.path or recipe.path, split)
-        held_out = [*found.rows, *found.ties]
+    loaded = _load(recipe, recipe.path, recipe.split)
+    apart = _held_out(recipe, loaded)
+    rows = [row for row in loaded.rows if row.prompt_hash not in apart]
     write_comparisons(job.folder / TRAIN, rows)
-    write_comparisons(job.folder / VALIDATION, held_out)
     return {
         "comparisons": len(rows),
         "prompts": len({row.prompt_hash for row in rows}),
-        "ties": len(train.ties),
-        "skipped": [str(error) for error in train.skipped],
-        "validation_rows": len(held_out),
+        "ties": len(loaded.ties),
+        "skipped": [str(error) for error in loaded.skipped],
     }
+
+
+def validation(job: Job) -> Notes:
+    """Rows whose prompts are for evaluation; ties too, since only their prompts are used."""
+    recipe = DataRecipe.model_validate(job.settings["data"])
+    given = recipe.validation
+    if given.fraction is not None:
+        loaded = _load(recipe, recipe.path, recipe.split)
+        apart = _held_out(recipe, loaded)
+        rows = [row for row in (*loaded.rows, *loaded.ties) if row.prompt_hash in apart]
+    else:
+        loaded = _load(recipe, given.path or recipe.path, "train" if given.path is not None else given.split)
+        rows = [*loaded.rows, *loaded.ties]
+    write_comparisons(job.folder / VALIDATION, rows)
+    return {"rows": len(rows), "prompts": len({row.prompt_hash for row in rows})}
+
+
+def _held_out(recipe: DataRecipe, loaded: Comparisons) -> set[str]:
+    given = recipe.validation
+    if given.fraction is None:
+        return set()
+    return split_prompts((row.prompt_hash for row in loaded.rows), given.fraction, given.seed)
 
 
 def _load(recipe: DataRecipe, path: str | None, split: str) -> Comparisons:
@@ -51,11 +63,11 @@ def _load(recipe: DataRecipe, path: str | None, split: str) -> Comparisons:
 
 def panel(job: Job) -> Notes:
     """Prompts of the validation rows, stratified by domain, without those of earlier panels."""
-    rows = read_comparisons(job.inputs["comparisons"].file(VALIDATION))
+    rows = read_comparisons(job.inputs["validation"].file(VALIDATION))
     earlier = {
         prompt
         for name, artifact in job.inputs.items()
-        if name != "comparisons"
+        if name != "validation"
         for prompt in Panel.read(artifact.file("panel.json")).hashes
     }
     domains = modal_domains(rows)

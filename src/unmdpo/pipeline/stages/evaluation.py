@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ def generation(job: Job) -> Notes:
     source, device = model_source(job.settings["model"]), local_device()
     weights = source
     if "policy" in job.inputs:
-        weights = ModelSource(str(job.inputs["policy"].file("model")))
+        weights = replace(source, path=str(job.inputs["policy"].file("model")), revision=None, gguf_file=None)
     model = load_model(weights, device=device, dtype=compute_dtype(device))
     settings = GenerationSettings(max_new_tokens=job.settings["max_new_tokens"])
     generator = Generator(model, make_encoder(source, max_length=2**31), settings)

@@ -31,9 +31,7 @@ def policy(job: Job) -> Notes:
     beside, names = None, None
     if "estimator" in job.settings:
         units, names = units_of(rows, job)
-        made = make_estimator(
-            job.settings["estimator"], job.settings["settings"] | {"seed": job.settings["training"]["seed"]}
-        )
+        made = make_estimator(job.settings["estimator"], _beside_settings(job))
         assert isinstance(made, ScaleBesidePolicy)
         beside = made.start(units, names.of_row)
     data = TrainingData(pairs, strengths(rows), reference, frozen, None if names is None else names.of_row)
@@ -58,6 +56,21 @@ def policy(job: Job) -> Notes:
     )
     trained.done()
     return notes
+
+
+def _beside_settings(job: Job) -> dict[str, object]:
+    """The scale's own, with the policy's margins; EMA also takes the policy's placement ("How EMA-joint
+    learns q") unless the recipe says otherwise."""
+    name = job.settings["objective"]
+    resolved = CATALOG[name].resolve(name, job.settings["objective_settings"])
+    policy: dict[str, object] = {
+        "tau": resolved["tau"],
+        "levels": resolved["levels"],
+        "seed": job.settings["training"]["seed"],
+    }
+    if job.settings["estimator"] == "ema":
+        policy["placement"] = name.rpartition("-")[2]
+    return policy | dict(job.settings["settings"])
 
 
 def _settings(job: Job, pairs: EncodedPairs) -> dict[str, float | tuple[float, ...]]:
