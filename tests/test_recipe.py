@@ -125,6 +125,15 @@ MISTAKES = {
         changed("baseline: dpo", "baseline: dp"),
         ":10: evaluation.baseline: 'dp' is no policy; did you mean 'dpo'?",
     ),
+    "reserved name": (
+        changed("  wr: {", "  initial: {"),
+        ":8: policies.initial: 'initial' is the model that policies start from; choose another name",
+    ),
+    "two judges": (
+        changed("{path: some/judge}", "{path: some/judge, function: a:b}"),
+        "evaluation.judge: give the path of a reward model or a function, one of them",
+    ),
+    "no judge": (changed("{path: some/judge}", "{}"), "evaluation.judge: give the path of a reward model"),
     "wrong type": (changed("size: 10", "size: many"), ":11: evaluation.panels.small.size: Input should be"),
     "no coercion": (changed("size: 10", "size: '10'"), "evaluation.panels.small.size: Input should be"),
     "too small": (changed("size: 10", "size: 0"), "greater than or equal to 1"),
