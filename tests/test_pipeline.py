@@ -151,8 +151,14 @@ def test_wrong_numbers_in_the_summary_are_found(done, folder):
     report = artifact.json("summary.json")
     report["one"]["against"]["initial"]["dpo"]["win_rate"]["low"] += 1
     (artifact.path / "summary.json").write_text(json.dumps(report))
-    found = [finding.what for finding in problems(run)]
-    assert found == ["files", "dpo against initial on one"]
+    assert [finding.what for finding in problems(run)] == ["files", "dpo against initial on one"]
+    report = done.artifact("summary").json("summary.json")
+    domain = next(iter(report["two"]["by_domain"]["unm-wr"]))
+    report["two"]["by_domain"]["unm-wr"][domain]["reward_difference"]["high"] += 0.001
+    report["two"]["selected"] = "nobody"
+    (artifact.path / "summary.json").write_text(json.dumps(report))
+    found = [finding.what for finding in problems(open_run(recipe(folder), store))]
+    assert found == ["files", f"unm-wr in {domain} on two", "selection on two"]
 
 
 # --- What is redone, and what is not --------------------------------------------------------------

@@ -9,7 +9,7 @@ import numpy as np
 from unmdpo.errors import UserError
 from unmdpo.pipeline.run import Run
 from unmdpo.pipeline.tables import Panel, read_lines
-from unmdpo.stats.evaluation import RESAMPLES, TIE
+from unmdpo.stats.evaluation import LONGEST, RESAMPLES, TIE
 
 
 @dataclass(frozen=True)
@@ -65,17 +65,45 @@ def _recomputed(run: Run) -> Iterator[Finding]:
             mean = float(np.mean([row["score"] for row in rows]))
             close = np.isclose(mean, reported["mean_score"][policy], rtol=1e-9, atol=1e-9)
             yield Finding("summary", f"{what}: mean score", "" if close else "reported otherwise")
-        drawn = np.random.default_rng(run.recipe.seed).integers(0, len(panel), size=(RESAMPLES, len(panel)))
-        for opponent, candidates in reported["against"].items():
-            for policy, outcome in candidates.items():
-                expected = _statistics(raw[policy], raw[opponent], drawn)
-                wrong = [
-                    name
-                    for name in expected
-                    if not np.allclose(expected[name], _flat(outcome[name]), rtol=1e-9, atol=1e-9)
-                ]
-                what = f"{policy} against {opponent} on {panel_name}"
-                yield Finding("summary", what, f"reported otherwise: {', '.join(wrong)}" if wrong else "")
+        yield from _outcomes(run.recipe.seed, panel, panel_name, raw, reported)
+
+
+def _outcomes(
+    seed: int, panel: Panel, name: str, raw: dict[str, list[dict[str, Any]]], reported: dict[str, Any]
+) -> Iterator[Finding]:
+    """Every comparison of a panel, whole and by domain, and which policy the paper's rule selects."""
+    baseline = reported["baseline"]
+    for opponent, candidates in reported["against"].items():
+        for policy, outcome in candidates.items():
+            what = f"{policy} against {opponent} on {name}"
+            yield _checked(what, raw[policy], raw[opponent], outcome, seed)
+    for policy, domains in reported["by_domain"].items():
+        for domain, outcome in domains.items():
+            rows = [place for place, other in enumerate(panel.domains) if other == domain]
+            ours, theirs = ([raw[one][place] for place in rows] for one in (policy, baseline))
+            yield _checked(f"{policy} in {domain} on {name}", ours, theirs, outcome, seed)
+    eligible = {
+        policy: outcome["reward_difference"]["value"]
+        for policy, outcome in reported["against"][baseline].items()
+        if outcome["reward_difference"]["value"] > 0 and outcome["length_ratio"]["value"] <= LONGEST
+    }
+    best = max(eligible, key=lambda policy: eligible[policy], default=None)
+    yield Finding(
+        "summary", f"selection on {name}", "" if best == reported["selected"] else f"should be {best}"
+    )
+
+
+def _checked(
+    what: str, ours: list[dict[str, Any]], theirs: list[dict[str, Any]], outcome: Any, seed: int
+) -> Finding:
+    drawn = np.random.default_rng(seed).integers(0, len(ours), size=(RESAMPLES, len(ours)))
+    expected = _statistics(ours, theirs, drawn)
+    wrong = [
+        name
+        for name in expected
+        if not np.allclose(expected[name], _flat(outcome[name]), rtol=1e-9, atol=1e-9)
+    ]
+    return Finding("summary", what, f"reported otherwise: {', '.join(wrong)}" if wrong else "")
 
 
 def _raw(run: Run, policy: str, panel: str) -> list[dict[str, Any]]:
