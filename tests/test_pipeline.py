@@ -389,7 +389,9 @@ def test_a_failed_stage_names_itself_and_leaves_the_others(folder, tmp_path):
     }
     run = open_run(recipe(folder, evaluation=evaluation), Store(tmp_path / "store"))
     stream = io.StringIO()
-    with pytest.raises(UserError, match=r"judgement\[dpo,one\]: [\s\S]*out of order[\s\S]*not started"):
+    with pytest.raises(
+        UserError, match=r"judgement\[dpo,one\]: [\s\S]*out of order[\s\S]*not started, because"
+    ):
         execute(run, jobs=2, view=Lines(stream))
     assert "policy[ulnm-wr]" in run.finished
     assert "generation[dpo,one]" in run.finished
@@ -511,4 +513,16 @@ def test_the_commands(done, folder, tmp_path):
         assert pq.read_table(out).num_rows > 10
     broken = shell.invoke(app, ["verify", str(file), "--store", str(tmp_path / "empty")])
     assert broken.exit_code == 2
-    assert "comparisons: finished: not finished" in broken.output
+    assert "nothing of this recipe is in" in broken.output
+    nowhere = shell.invoke(
+        app,
+        ["scale", str(file), "seq", "--out", str(tmp_path / "no" / "q"), "--store", str(folder / "store")],
+    )
+    assert nowhere.exit_code == 2
+    assert "cannot be written" in nowhere.output
+    unknown = shell.invoke(
+        app, ["plan", str(file), "evaluation.judge.function=no_such:judge", "--store", str(tmp_path)]
+    )
+    assert unknown.exit_code == 2
+    assert "importable from the current folder" in unknown.output
+    assert shell.invoke(app, ["gc", "--store", str(tmp_path / "none")]).exit_code == 2

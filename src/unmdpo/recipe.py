@@ -237,7 +237,7 @@ class JudgeRecipe(Strict):
 
     path: str | None = Field(None, description="Hub name or local folder of a sequence classifier")
     revision: str | None = None
-    function: str | None = Field(None, description="package.module:function")
+    function: str | None = Field(None, pattern=r"^[\w.]+:\w+$", description="package.module:function")
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:

@@ -63,11 +63,20 @@ def verify(recipe: RecipeArgument, overrides: Overrides = None, store: StoreOpti
     from unmdpo.pipeline.verify import verify as check
     from unmdpo.recipes import load_recipe
 
-    findings = list(check(open_run(load_recipe(recipe, overrides or []), Store(store))))
+    opened = open_run(load_recipe(recipe, overrides or []), Store(store))
+    if not opened.finished:
+        raise UserError(
+            f"nothing of this recipe is in {store}: `unmdpo run` makes it. If it was there before, a data "
+            "file, a model or the recipe has changed since"
+        )
+    findings = list(check(opened))
     problems = [finding for finding in findings if finding.problem]
     if problems:
         lines = [f"{finding.stage}: {finding.what}: {finding.problem}" for finding in problems]
-        raise UserError(f"{len(problems)} of {len(findings)} checks failed\n" + "\n".join(lines))
+        damaged = sorted({finding.stage for finding in problems})
+        mend = " ".join(f"--force '{stage}'" for stage in damaged[:6])
+        advice = f"\nto make them anew: unmdpo run {recipe} {mend}"
+        raise UserError(f"{len(problems)} of {len(findings)} checks failed\n" + "\n".join(lines) + advice)
     typer.echo(f"{len(findings)} checks, all hold")
 
 
@@ -85,11 +94,12 @@ def plan(
     from unmdpo.engine.sinks import clock
     from unmdpo.pipeline.plan import plan as estimate
     from unmdpo.pipeline.plan import useful_rate
-    from unmdpo.pipeline.run import open_run
+    from unmdpo.pipeline.run import check_judge, open_run
     from unmdpo.pipeline.store import Store
     from unmdpo.recipes import load_recipe
 
     rate = useful_rate(device)
+    check_judge(open_run(load_recipe(recipe, overrides or []), Store(store)))
     planned = estimate(open_run(load_recipe(recipe, overrides or []), Store(store)), device)
     table = Table("stage", "", "M tokens", "PFLOP", "GiB", "time", box=None, pad_edge=False)
     for cost in planned.costs:
@@ -118,9 +128,12 @@ def gc(
     ] = False,
 ) -> None:
     """Find artifacts that no run refers to."""
+    from unmdpo.errors import UserError
     from unmdpo.pipeline.garbage import unreferenced
     from unmdpo.pipeline.store import Store
 
+    if not store.is_dir():
+        raise UserError(f"{store}: there is no store here")
     opened = Store(store)
     places = unreferenced(opened)
     for place, size in places.items():
@@ -172,7 +185,8 @@ def scale(
         prompts = {row.prompt_hash: row.prompt for row in rows}
         table = fitted.table([*prompts.values()], modal_domains(rows))
     write_table(table, out)
-    typer.echo(f"{out}: {len(table):,} prompts, q from {table['q'][0]} to {table['q'][-1]}")
+    low, high = (table["q"][place].as_py() for place in (0, -1))
+    typer.echo(f"{out}: {len(table):,} prompts, q from {low:.4f} to {high:.4f}")
 
 
 def _show(summary: dict[str, Any]) -> None:

@@ -6,7 +6,9 @@ of the Hub with one output and a chat template; any importable Python function c
 
 import importlib
 import math
+import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
@@ -59,14 +61,25 @@ class RewardModel:
 def load_function(name: str) -> Judge:
     """The function `package.module:function` names."""
     module_name, _, function_name = name.partition(":")
+    look_here()
     try:
         function = getattr(importlib.import_module(module_name), function_name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f"judge function '{name}': {error}; give package.module:function") from error
+        raise UserError(
+            f"judge function '{name}': {error}; give package.module:function, importable from the current "
+            "folder or PYTHONPATH"
+        ) from error
     if not callable(function):
         raise UserError(f"judge function '{name}' cannot be called")
     judge: Judge = function
     return judge
+
+
+def look_here() -> None:
+    """Modules in the current folder can be imported, as with `python -m`."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
 
 
 def checked(judge: Judge, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[float]:

@@ -86,8 +86,11 @@ class FittedScale:
 
 def write_table(table: pa.Table, path: Path) -> None:
     aside = path.with_name(f".{path.name}.aside")
-    pq.write_table(table, aside)
-    aside.rename(path)
+    try:
+        pq.write_table(table, aside)
+        aside.rename(path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def _surest_first(table: pa.Table) -> pa.Table:

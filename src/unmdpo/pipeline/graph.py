@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unmdpo.catalog import BETA, CATALOG
+from unmdpo.engine.judge import look_here
 from unmdpo.pipeline.fingerprint import Fingerprints
 from unmdpo.pipeline.stage import Stage
 from unmdpo.pipeline.stages import KINDS
@@ -199,19 +200,20 @@ class _Builder:
         judge = self.recipe.evaluation.judge
         settings = {
             "judge": judge.model_dump(mode="json"),
-            "files": self.fingerprints.of(judge.path or _source_of(str(judge.function))),
+            "files": self._files(judge.path or _source_of(str(judge.function))),
         }
         inputs = {"panel": self.panel(panel), "generation": self.generation(policy, panel)}
         return self._with("judgement", f"judgement[{policy},{panel}]", settings, inputs)
 
 
-def _source_of(function: str) -> str:
+def _source_of(function: str) -> str | None:
     """The file that defines `package.module:function`, so that an edited judge judges again."""
+    look_here()
     try:
         found = importlib.util.find_spec(function.partition(":")[0])
     except (ImportError, ValueError):
         found = None
-    return found.origin if found is not None and found.origin is not None else ""
+    return None if found is None else found.origin
 
 
 def _overrides(recipe: PolicyRecipe) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from transformers.utils.logging import disable_progress_bar
 
+from unmdpo.engine.judge import load_function
 from unmdpo.engine.ranks import device_name
 from unmdpo.errors import UserError
 from unmdpo.nearest import did_you_mean
@@ -171,8 +172,8 @@ def execute(
     One job works in this process, several in processes of their own; Ray's are where Ray puts them.
     """
     view = view or Silent()
-    disable_progress_bar()  # type: ignore[no-untyped-call]  # stages have a line of their own
     wanted = _wanted(run, until, only)
+    check_judge(run)
     for pattern in force:
         for name in _with_dependents(run, _matching(run, pattern)):
             run.store.remove(run.stages[name].place)
@@ -202,6 +203,7 @@ def execute(
 
 def make(run: Run, stage: Stage, report: Callable[[str], None]) -> Artifact:
     """One stage, its inputs being there; over several ranks if the recipe asks and the stage can."""
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # stages have a line of their own
     inputs = finished_inputs(run, stage)
     if run.recipe.compute.ranks > 1 and stage.kind.ranked:
         from unmdpo.pipeline.ranked import launch  # noqa: PLC0415 - it builds on runs
@@ -213,6 +215,13 @@ def make(run: Run, stage: Stage, report: Callable[[str], None]) -> Artifact:
         return stage.kind.work(Job(stage, folder, inputs, run.recipe.compute, report))
 
     return run.store.make(stage.place, describe(run, stage, inputs), work)
+
+
+def check_judge(run: Run) -> None:
+    """A judge that cannot be imported is told before anything is trained."""
+    evaluation = run.recipe.evaluation
+    if evaluation is not None and evaluation.judge.function is not None:
+        load_function(evaluation.judge.function)
 
 
 def finished_inputs(run: Run, stage: Stage) -> dict[str, Artifact]:
@@ -255,7 +264,7 @@ def tell_failures(failures: Mapping[str, str], waiting: Sequence[str]) -> None:
         raise UserError(f"the inputs of {', '.join(waiting[:4])} are not finished; run without --only")
     if failures:
         lines = [f"{name}: {problem}" for name, problem in failures.items()]
-        left = f"\n{len(waiting)} stages that need them were not started" if waiting else ""
+        left = f"\nnot started, because they need what failed: {', '.join(waiting)}" if waiting else ""
         raise UserError("\n".join(lines) + left)
 
 

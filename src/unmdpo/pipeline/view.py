@@ -53,7 +53,8 @@ class Lines:
         self._say(f"{stage}: finished in {seconds:.1f} s")
 
     def failed(self, stage: str, problem: str) -> None:
-        self._say(f"{stage}: failed: {problem.splitlines()[-1] if problem else ''}")
+        lines = problem.splitlines() or [""]
+        self._say(f"{stage}: failed: {lines[-1] if lines[0].startswith('Traceback') else lines[0]}")
 
     def _say(self, text: str) -> None:
         print(f"[{time.monotonic() - self.began:7.1f} s] {text}", file=self.stream, flush=True)
