@@ -1,9 +1,9 @@
 """Artifacts on disk, found by what made them: whole or not there, each with a manifest.
 
-store/artifacts/KIND/KEY/     finished: files and manifest.json
-store/work/KEY/               unfinished: what a stage has so far, kept for the next try
-store/locks/KEY               held while a stage works, released by the system if it dies
-store/runs/NAME/run.json      which artifacts a run consists of
+artifacts/KIND/KEY/     finished: files and manifest.json
+work/KEY/               unfinished: what a stage has so far, kept for the next try
+locks/KEY               held while a stage works, released by the system if it dies
+runs/NAME/run.json      which artifacts a run consists of
 """
 
 import hashlib
