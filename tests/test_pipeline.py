@@ -23,7 +23,7 @@ from unmdpo.pipeline.run import execute, open_run
 from unmdpo.pipeline.store import MANIFEST, Store, file_names
 from unmdpo.pipeline.tables import prompt_of
 from unmdpo.pipeline.verify import verify
-from unmdpo.pipeline.view import Lines, Silent
+from unmdpo.pipeline.view import Lines, View
 from unmdpo.recipes import load_recipe
 
 pytestmark = pytest.mark.xdist_group("pipeline")  # one small world for all of them
@@ -39,7 +39,7 @@ def done(folder):
     return execute(open_run(recipe(folder), Store(folder / "store")))
 
 
-class Seen(Silent):
+class Seen(View):
     def __init__(self):
         self.events = []
 
@@ -57,6 +57,12 @@ def events(run, **how):
     seen = Seen()
     execute(run, view=seen, **how)
     return seen.events
+
+
+def judged_by(function):
+    """A small evaluation with one of the world's judges."""
+    judge = {"function": f"tests.pipeline_world:{function}"}
+    return {"baseline": "dpo", "panels": {"one": {"size": 2, "seed": 1}}, "judge": judge, "max_new_tokens": 2}
 
 
 def problems(run):
@@ -380,13 +386,7 @@ def test_two_jobs_give_what_one_gives(done, folder, tmp_path):
 
 
 def test_a_failed_stage_names_itself_and_leaves_the_others(folder, tmp_path):
-    judge = {"function": "tests.pipeline_world:broken_judge"}
-    evaluation = {
-        "baseline": "dpo",
-        "panels": {"one": {"size": 2, "seed": 1}},
-        "judge": judge,
-        "max_new_tokens": 2,
-    }
+    evaluation = judged_by("broken_judge")
     run = open_run(recipe(folder, evaluation=evaluation), Store(tmp_path / "store"))
     stream = io.StringIO()
     with pytest.raises(
@@ -400,13 +400,7 @@ def test_a_failed_stage_names_itself_and_leaves_the_others(folder, tmp_path):
 
 
 def test_a_killed_process_is_told(folder, tmp_path):
-    judge = {"function": "tests.pipeline_world:deadly_judge"}
-    evaluation = {
-        "baseline": "dpo",
-        "panels": {"one": {"size": 2, "seed": 1}},
-        "judge": judge,
-        "max_new_tokens": 2,
-    }
+    evaluation = judged_by("deadly_judge")
     small = recipe(folder, evaluation=evaluation, policies={"dpo": {"objective": "dpo"}}, scales={})
     run = open_run(small, Store(tmp_path / "store"))
     with pytest.raises(UserError, match=r"judgement\[dpo,one\]: its process was killed by signal 9"):

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from unmdpo.pipeline.store import Store, checksum, file_names, write_json
+from unmdpo.engine.export import sha256
+from unmdpo.pipeline.store import Store, file_names, write_json
 
 
 class Fingerprints:
@@ -31,7 +32,7 @@ class Fingerprints:
         seen = [status.st_size, status.st_mtime_ns]
         known = self._known.get(name)
         if known is None or known["seen"] != seen:
-            self._known[name] = {"seen": seen, "sha256": checksum(path)}
+            self._known[name] = {"seen": seen, "sha256": sha256(path)}
             if self._file.parent.is_dir():
                 write_json(self._file, self._known)
         digest: str = self._known[name]["sha256"]

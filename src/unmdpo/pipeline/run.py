@@ -22,7 +22,7 @@ from unmdpo.pipeline.stage import Job, Kind, Stage
 from unmdpo.pipeline.stages.evaluation import judged
 from unmdpo.pipeline.store import Artifact, Store, write_json
 from unmdpo.pipeline.tables import Panel, read_lines
-from unmdpo.pipeline.view import Silent, View
+from unmdpo.pipeline.view import View
 from unmdpo.recipe import Recipe
 from unmdpo.stats.evaluation import Outcome, Resamples, compare
 
@@ -171,7 +171,7 @@ def execute(
 
     One job works in this process, several in processes of their own; Ray's are where Ray puts them.
     """
-    view = view or Silent()
+    view = view or View()
     wanted = _wanted(run, until, only)
     check_judge(run)
     for pattern in force:

@@ -21,6 +21,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from unmdpo.engine.export import sha256
 from unmdpo.errors import UserError
 
 MANIFEST = "manifest.json"
@@ -72,7 +73,7 @@ class Artifact:
         changed = [
             name
             for name in sorted(expected)
-            if name in present and checksum(self.path / name) != expected[name]["sha256"]
+            if name in present and sha256(self.path / name) != expected[name]["sha256"]
         ]
         missing = [f"{name} (missing)" for name in sorted(set(expected) - present)]
         return [*changed, *missing, *(f"{name} (unexpected)" for name in sorted(present - set(expected)))]
@@ -126,7 +127,7 @@ class Store:
                 manifest = dict(describe) | {
                     "notes": dict(notes),
                     "files": {
-                        name: {"sha256": checksum(folder / name), "bytes": (folder / name).stat().st_size}
+                        name: {"sha256": sha256(folder / name), "bytes": (folder / name).stat().st_size}
                         for name in file_names(folder)
                     },
                     "versions": versions(),
@@ -148,11 +149,6 @@ class Store:
 
 def file_names(folder: Path) -> list[str]:
     return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
-
-
-def checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sealed(manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,23 +2,11 @@
 
 import sys
 import time
-from typing import Protocol, TextIO
+from typing import TextIO
 
 
-class View(Protocol):
-    def cached(self, stage: str) -> None: ...
-
-    def started(self, stage: str) -> None: ...
-
-    def progress(self, stage: str, text: str) -> None: ...
-
-    def finished(self, stage: str, seconds: float) -> None: ...
-
-    def failed(self, stage: str, problem: str) -> None: ...
-
-
-class Silent:
-    """Says nothing."""
+class View:
+    """Says nothing; the others say something where they choose to."""
 
     def cached(self, stage: str) -> None: ...
 
@@ -31,14 +19,12 @@ class Silent:
     def failed(self, stage: str, problem: str) -> None: ...
 
 
-class Lines:
+class Lines(View):
     """A plain line for each event, and for each stage's progress at most one in an interval."""
 
     def __init__(self, stream: TextIO | None = None, interval: float = 30.0) -> None:
         self.stream, self.interval, self.began = stream or sys.stderr, interval, time.monotonic()
         self.shown: dict[str, float] = {}
-
-    def cached(self, stage: str) -> None: ...
 
     def started(self, stage: str) -> None:
         self.shown[stage] = time.monotonic()
