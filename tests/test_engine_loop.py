@@ -180,6 +180,7 @@ def test_tensorboard_holds_the_same_numbers(tmp_path):
 
 @pytest.mark.filterwarnings("ignore")
 def test_wandb_offline_gets_every_update(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
     for name, value in {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}.items():
         monkeypatch.setenv(name, value)
     train(trainer(), tmp_path, sinks=[WeightsAndBiases("test", tmp_path / "w")])

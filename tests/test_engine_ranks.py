@@ -72,7 +72,8 @@ def test_checkpoints_travel_between_one_rank_and_two(folders, tmp_path):
     weights = {name: p.detach() for name, p in resumed.masters.named.items()}
     assert same(weights, {name: p.detach() for name, p in expected.masters.named.items()}, 1e-5)
     assert same(weights, load_file(together / "resumed" / "weights.safetensors"), 1e-5)
-    assert all(map(torch.equal, resumed.adaptive_state, expected.adaptive_state))
+    for a, b in zip(resumed.adaptive_state, expected.adaptive_state, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
 def test_turns_give_every_rank_the_same_number_of_passes():
