@@ -1,10 +1,10 @@
-# `make test` sets everything up on a machine that has Python 3.11 or newer and make.
+# `make demo` and `make test` set everything up on a machine that has Python 3.11 or newer and make.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup test lint typecheck unit clean
+.PHONY: setup demo test browser docs lint typecheck unit clean
 
 setup: $(READY)
 
@@ -14,7 +14,19 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
+demo: $(READY)
+	$(BIN)/unmdpo demo
+
 test: lint typecheck unit
+
+# Debian's Chromium, for the tests that look at the report in a browser; they are skipped without one.
+browser:
+	command -v chromium || apt-get install --yes --quiet chromium
+
+# The site in site/, every link checked.
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/mkdocs build --strict --quiet
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -28,8 +28,19 @@ LIBRARIES = {
     "stats": {"numpy", "scipy", "sklearn"},
     "audit": {"numpy", "scipy"},
     "lab": set(),
-    "engine": {"torch", "numpy", "transformers", "safetensors", "peft", "wandb"},
-    "pipeline": {"torch", "numpy", "transformers", "safetensors", "pyarrow", "filelock", "ray"},
+    "engine": {"torch", "numpy", "transformers", "safetensors", "peft", "wandb", "openai"},
+    "pipeline": {
+        "torch",
+        "numpy",
+        "scipy",
+        "transformers",
+        "tokenizers",
+        "safetensors",
+        "pyarrow",
+        "filelock",
+        "ray",
+    },
+    "report": {"numpy", "safetensors", "jinja2", "markupsafe"},
     "yamls": {"yaml"},
     "recipe": {"pydantic", "pydantic_core", "yaml"},
     "recipes": {"pydantic"},
@@ -45,7 +56,7 @@ def allowed(room: str) -> set[str]:
     level = next(i for i, floor in enumerate(FLOORS) if room in floor)
     below = set().union(*FLOORS[:level])
     same = GROUND if level == 0 else set()
-    return below | same | ({"recipe"} if room == "pipeline" else set())
+    return below | same | ({"recipe", "recipes"} if room == "pipeline" else set())
 
 
 def modules():

@@ -17,9 +17,9 @@ def test_rewards_by_hand():
     answer = ("one", "three", "four")
     assert gold_reward(answer, "one three four") == 3.0
     assert gold_reward(answer, "") == 0.0
-    assert gold_reward(answer, "four three one") == 3 / 3 - 1.5 * 2 / 3  # one word in order, two idle
-    assert gold_reward(answer, "well one three four") == 3 - 1.5 / 4
-    assert gold_reward(answer, "red") == -0.5
+    assert gold_reward(answer, "four three one") == 3 / 3 - 3 * 2 / 3  # one word in order, two idle
+    assert gold_reward(answer, "well one three four") == 3 - 3 / 4
+    assert gold_reward(answer, "red") == -1.0
     assert gold_reward(("cats",), "CATS") == 3.0
 
 

@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from unmdpo.catalog import CATALOG
+from unmdpo.catalog import BETA, CATALOG
 from unmdpo.data.identity import FOLD_SEED
 from unmdpo.data.strength import StrengthRule
 from unmdpo.errors import UserError
@@ -26,6 +26,9 @@ Positive = Annotated[float, Field(gt=0)]
 Nonnegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Shares = Annotated[tuple[Share, Share], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)]
+Triple = Annotated[  # a value, then its interval
+    tuple[float, float, float], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)
+]
 Count = Annotated[int, Field(ge=1)]
 SourceName = Literal["helpsteer2", "helpsteer3", "pandalm", "preference", "scored"]
 
@@ -233,17 +236,33 @@ class PanelRecipe(Strict):
 
 
 class JudgeRecipe(Strict):
-    """A reward model, or a Python function of (prompts, responses)."""
+    """A reward model, a Python function of (prompts, responses), or a model behind an endpoint that
+    compares each response with the baseline's."""
 
     path: str | None = Field(None, description="Hub name or local folder of a sequence classifier")
     revision: str | None = None
     function: str | None = Field(None, pattern=r"^[\w.]+:\w+$", description="package.module:function")
+    endpoint: str | None = Field(
+        None, pattern=r"^https?://[^@\s]+$", description="of an OpenAI-compatible API"
+    )
+    model: str | None = Field(None, description="what the endpoint calls the model")
+    key: str = Field("OPENAI_API_KEY", description="environment variable with the endpoint's key")
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        if (self.path is None) == (self.function is None):
-            raise ValueError("give the path of a reward model or a function, one of them")
+        if sum(given is not None for given in (self.path, self.function, self.endpoint)) != 1:
+            raise ValueError("give the path of a reward model, a function or an endpoint, one of them")
+        if (self.endpoint is None) != (self.model is None):
+            raise ValueError("an endpoint needs the name of its model, and only an endpoint does")
         return self
+
+
+class PublishedRecipe(Strict):
+    """A policy's numbers as a paper printed them, each with its interval: shown beside ours."""
+
+    win_rate: Triple | None = None
+    reward_difference: Triple | None = None
+    length_ratio: Positive | None = None
 
 
 class EvaluationRecipe(Strict):
@@ -252,6 +271,9 @@ class EvaluationRecipe(Strict):
     judge: JudgeRecipe
     max_new_tokens: Count = 512
     initial: bool = Field(False, description="compare with the initial model too")
+    published: dict[Name, dict[Name, PublishedRecipe]] = Field(
+        {}, description="panel → policy → printed numbers", json_schema_extra=names_only
+    )
 
 
 class Recipe(Strict):
@@ -260,6 +282,9 @@ class Recipe(Strict):
     name: Name
     description: str = ""
     seed: int = 42
+    beta: Positive = Field(
+        BETA, description="β₀ of pilots and of every objective that has no β of its own, as SimPO has"
+    )
     model: ModelRecipe
     data: DataRecipe
     training: TrainingRecipe = TrainingRecipe()
@@ -308,6 +333,16 @@ class Recipe(Strict):
         except UserError as error:
             raise _at((*key, "settings"), str(error)) from error
 
+    def _check_published(self, panel: str, numbers: dict[str, PublishedRecipe]) -> None:
+        assert self.evaluation is not None
+        key = ("evaluation", "published", panel)
+        if panel not in self.evaluation.panels:
+            raise _at(key, f"no panel is called '{panel}'; {did_you_mean(panel, self.evaluation.panels)}")
+        for policy in numbers:
+            if policy not in self.policies:
+                hint = did_you_mean(policy, self.policies)
+                raise _at((*key, policy), f"'{policy}' is no policy; {hint}")
+
     @model_validator(mode="after")
     def _evaluation_fits(self) -> Self:
         if self.evaluation is None:
@@ -315,6 +350,8 @@ class Recipe(Strict):
         if self.evaluation.baseline not in self.policies:
             hint = did_you_mean(self.evaluation.baseline, self.policies)
             raise _at(("evaluation", "baseline"), f"'{self.evaluation.baseline}' is no policy; {hint}")
+        for panel, numbers in self.evaluation.published.items():
+            self._check_published(panel, numbers)
         wanted = sum(panel.size for panel in self.evaluation.panels.values())
         official = self.data.path is None and self.data.validation.is_official
         available = VALIDATION_ROWS[self.data.source] if official else wanted

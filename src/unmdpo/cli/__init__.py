@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 import unmdpo
-from unmdpo.cli import alpaca, audit, bench, recipes, run
+from unmdpo.cli import alpaca, audit, bench, lab, recipes, report, run
 from unmdpo.errors import UnmdpoWarning, UserError
 
 
@@ -40,9 +40,12 @@ app = typer.Typer(
 )
 app.add_typer(audit.app, name="audit")
 app.add_typer(recipes.app, name="recipes")
+app.add_typer(lab.app, name="lab")
+app.command("demo")(lab.demo)
 app.command("run")(run.run)
 app.command("plan")(run.plan)
 app.command("verify")(run.verify)
+app.command("report")(report.report)
 app.command("gc")(run.gc)
 app.command("compare")(run.compare)
 app.command("scale")(run.scale)

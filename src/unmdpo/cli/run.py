@@ -34,24 +34,25 @@ def run(
     executor: Annotated[Executor, typer.Option(help="Where stages run.")] = Executor.local,
 ) -> None:
     """Do everything a recipe names; what is finished is not done again."""
-    from unmdpo.pipeline.run import execute, open_run
+    from unmdpo.cli.progress import shown_progress
+    from unmdpo.pipeline.run import execute, open_run, wanted_stages
     from unmdpo.pipeline.store import Store
-    from unmdpo.pipeline.view import Lines
     from unmdpo.pipeline.workers import default_jobs
     from unmdpo.recipes import load_recipe
 
     opened = open_run(load_recipe(recipe, overrides or []), Store(store))
-    execute(
-        opened,
-        until=until,
-        only=only,
-        force=force or [],
-        jobs=default_jobs(opened.recipe.compute.ranks) if jobs is None else jobs,
-        executor=executor.value,
-        view=Lines(),
-    )
+    with shown_progress(len(wanted_stages(opened, until, only))) as view:
+        execute(
+            opened,
+            until=until,
+            only=only,
+            force=force or [],
+            jobs=default_jobs(opened.recipe.compute.ranks) if jobs is None else jobs,
+            executor=executor.value,
+            view=view,
+        )
     if "summary" in opened.finished:
-        _show(opened.summary)
+        show_summary(opened.summary)
     typer.echo(f"run: {opened.folder}", err=True)
 
 
@@ -159,7 +160,7 @@ def compare(
     panels = opened.recipe.evaluation.panels if opened.recipe.evaluation is not None else {}
     for panel in panels:
         outcome = opened.compare(candidate, opponent, panel).to_dict()
-        _show({panel: {"prompts": outcome["prompts"], "against": {opponent: {candidate: outcome}}}})
+        show_summary({panel: {"prompts": outcome["prompts"], "against": {opponent: {candidate: outcome}}}})
 
 
 def scale(
@@ -189,7 +190,7 @@ def scale(
     typer.echo(f"{out}: {len(table):,} prompts, q from {low:.4f} to {high:.4f}")
 
 
-def _show(summary: dict[str, Any]) -> None:
+def show_summary(summary: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 

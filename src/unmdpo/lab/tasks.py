@@ -5,11 +5,12 @@ that it can be partly right.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven",
-           "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen")  # fmt: skip
+from unmdpo.errors import UserError
+
+NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 NOUNS = {"cat": "cats", "dog": "dogs", "box": "boxes", "fox": "foxes", "baby": "babies", "city": "cities",
          "leaf": "leaves", "wolf": "wolves", "child": "children", "mouse": "mice", "bus": "buses",
          "berry": "berries"}  # fmt: skip
@@ -27,29 +28,32 @@ class Task:
     answer: tuple[str, ...]
 
 
+def _some(rng: random.Random, words: Sequence[str]) -> list[str]:
+    return rng.sample(words, rng.randint(2, 4))
+
+
 def _addition(rng: random.Random) -> Task:
-    a, b = rng.randint(0, 9), rng.randint(0, 9)
-    return Task("addition", f"add {NUMBERS[a]} and {NUMBERS[b]}", (NUMBERS[a + b],))
+    words = _some(rng, NUMBERS[:10])
+    return Task("addition", f"add one to {' '.join(words)}", tuple(_plus_one(words)))
 
 
 def _sorting(rng: random.Random) -> Task:
-    places = rng.sample(range(10), rng.randint(3, 4))
-    given = " ".join(NUMBERS[i] for i in places)
-    return Task("sorting", f"sort {given}", tuple(NUMBERS[i] for i in sorted(places)))
+    words = _some(rng, NUMBERS[:10])
+    return Task("sorting", f"sort {' '.join(words)}", tuple(sorted(words, key=NUMBERS.index)))
 
 
 def _reversing(rng: random.Random) -> Task:
-    words = rng.sample([*NOUNS, *COLOURS], rng.randint(3, 4))
+    words = _some(rng, [*NOUNS, *COLOURS])
     return Task("reversing", f"reverse {' '.join(words)}", tuple(reversed(words)))
 
 
 def _plurals(rng: random.Random) -> Task:
-    words = rng.sample([*NOUNS], rng.randint(1, 3))
+    words = _some(rng, [*NOUNS])
     return Task("plurals", f"write the plural of {' '.join(words)}", tuple(NOUNS[word] for word in words))
 
 
 def _opposites(rng: random.Random) -> Task:
-    words = rng.sample([*OPPOSITES], rng.randint(1, 3))
+    words = _some(rng, [*OPPOSITES])
     return Task(
         "opposites", f"write the opposite of {' '.join(words)}", tuple(OPPOSITES[word] for word in words)
     )
@@ -70,3 +74,45 @@ VAGUE = ("could you perhaps {}", "maybe {} or so", "{} somehow", "i think you sh
 
 def worded(task: Task, vague: bool, rng: random.Random) -> str:
     return rng.choice(VAGUE if vague else PLAIN).format(task.instruction)
+
+
+def read(text: str) -> tuple[Task, bool]:
+    """The task of a prompt's text, and whether its wording is vague: everything follows from the text."""
+    for wording in (*VAGUE, *PLAIN):
+        before, _, after = wording.partition("{}")
+        if text.startswith(before) and text.endswith(after):
+            task = _understood(text[len(before) : len(text) - len(after)])
+            if task is not None:
+                return task, wording in VAGUE
+    raise UserError(f"not a prompt of the lab: {text!r}")
+
+
+def _understood(instruction: str) -> Task | None:
+    """The task that an instruction states, if it states one."""
+    for start, (domain, answer) in READERS.items():
+        words = instruction.removeprefix(start).split()
+        if instruction.startswith(start) and words:
+            try:
+                return Task(domain, instruction, tuple(answer(words)))
+            except (KeyError, ValueError):
+                return None
+    return None
+
+
+def _plus_one(words: list[str]) -> list[str]:
+    return [NUMBERS[NUMBERS[:10].index(word) + 1] for word in words]
+
+
+def _reversed(words: list[str]) -> list[str]:
+    if not set(words) <= {*NOUNS, *COLOURS}:
+        raise ValueError(words)
+    return words[::-1]
+
+
+READERS: dict[str, tuple[str, Callable[[list[str]], list[str]]]] = {
+    "add one to ": ("addition", _plus_one),
+    "sort ": ("sorting", lambda words: sorted(words, key=NUMBERS.index)),
+    "reverse ": ("reversing", _reversed),
+    "write the plural of ": ("plurals", lambda words: [NOUNS[word] for word in words]),
+    "write the opposite of ": ("opposites", lambda words: [OPPOSITES[word] for word in words]),
+}

@@ -1,6 +1,6 @@
 """The world: prompts with a known noise scale q*, responses with a known reward r*.
 
-    r*(y, x) = 3 · (share of the answer that is right) − 1.5 · (share of words that are wrong or idle)
+    r*(y, x) = 3 · (share of the answer that is right) − 3 · (share of words that are wrong or idle)
 
 Annotators see U = r*(x) − r*(x') + q*(y)·η with logistic η, say which response is better by the sign of
 U and how much by its size (the paper's heteroskedastic random-utility model). q* depends on what a
@@ -9,13 +9,18 @@ prompt says: its domain, and whether its wording is vague.
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from unmdpo.lab.tasks import NOUNS, NUMBERS, OPPOSITES, TASKS, Task, worded
 
-RIGHT, IDLE = 3.0, 1.5  # what a right answer is worth, and what idle words cost
-FILLERS = ("well", "the", "answer", "is", "of", "course", "i", "hope", "this", "helps")
+RIGHT, IDLE = 3.0, 3.0  # what a right answer is worth, and what idle words cost
+IDLE_PHRASES = ("well", "of course", "let me see", "the answer is", "i think it is", "here you go",
+                "as you asked", "i hope this helps", "after some thought")  # fmt: skip
+# How often responses begin with none, one or two idle phrases: where they are compared, and where they are
+# demonstrated for plain and for vague prompts.
+COMPARED = (6, 2, 2)
+DEMONSTRATED = {False: (2, 6, 2), True: (1, 3, 6)}
 
 
 @dataclass(frozen=True)
@@ -27,7 +32,7 @@ class Knobs:
     annotators: int = 3
     noise: float = 0.8  # geometric mean of q* over kinds of prompts
     noise_spread: float = 0.6  # standard deviation of log q* over kinds of prompts
-    length_spread: float = 0.0  # how much longer a vague prompt's responses are, in fillers
+    length_spread: float = 0.0  # how many more idle phrases a vague prompt's responses may have
     informativeness: float = 1.0  # how closely a stated strength follows |U|; 0: not at all
     flips: float = 0.0  # share of votes that go the wrong way
     seed: int = 0
@@ -106,7 +111,7 @@ class World:
         """Which stream a text belongs to, by the text alone: a fifth is held out."""
         return "validation" if random.Random(f"stream:{text}").random() < 0.2 else "train"
 
-    def response(self, prompt: Prompt, rng: random.Random) -> str:
+    def response(self, prompt: Prompt, rng: random.Random, idle: Sequence[int] = COMPARED) -> str:
         """An answer of any quality and length: some words replaced or lost, some idle ones added."""
         quality, words = rng.random(), list(prompt.task.answer)
         for place in range(len(words)):
@@ -114,9 +119,9 @@ class World:
                 words[place] = rng.choice([*NUMBERS, *NOUNS.values(), *OPPOSITES.values()])
         if len(words) > 1 and rng.random() < 0.15:
             words.pop(rng.randrange(len(words)))
-        extra = self.knobs.length_spread * rng.expovariate(0.25) if prompt.vague else 0.0
-        idle = int(extra + (rng.randint(1, 5) if rng.random() < 0.4 else 0))
-        return " ".join([*(rng.choice(FILLERS) for _ in range(idle)), *words])
+        extra = self.knobs.length_spread * rng.expovariate(1.0) if prompt.vague else 0.0
+        phrases = int(extra) + rng.choices(range(len(idle)), idle)[0]
+        return " ".join([*(rng.choice(IDLE_PHRASES) for _ in range(phrases)), *words])
 
     def compare(self, prompt: Prompt, first: str, second: str, rng: random.Random) -> Compared:
         """Every annotator's vote on a pair."""
@@ -144,11 +149,12 @@ class World:
                 found.append(self.compare(prompt, first, second, rng))
         return found
 
-    def demonstrations(self, count: int) -> list[tuple[Prompt, str]]:
-        """What the reference policy learns from: imperfect answers to prompts of its own drawing."""
-        rng = self._random("demonstrations")
-        prompts = self.prompts(count)
-        return [(prompt, self.response(prompt, rng)) for prompt in prompts]
+    def demonstrations(self) -> Iterator[tuple[Prompt, str]]:
+        """What the reference policy learns from, without end: imperfect answers, chatty to vague prompts."""
+        rng, prompts = self._random("demonstrations"), self.prompts()
+        while True:
+            prompt = rng.choice(prompts)
+            yield prompt, self.response(prompt, rng, DEMONSTRATED[prompt.vague])
 
     def _random(self, purpose: str) -> random.Random:
         return random.Random(f"{self.knobs.seed}:{purpose}")

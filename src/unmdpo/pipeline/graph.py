@@ -101,6 +101,7 @@ class _Builder:
             "folds": pilots.folds,
             "fold_seed": pilots.fold_seed,
             "objective": pilots.objective,
+            "objective_settings": self._objective_settings(pilots.objective, {}),
             "training": self._training(changes),
         }
         inputs = {"comparisons": self.comparisons(), "encoded": self.encoded(model, suffix)}
@@ -112,7 +113,7 @@ class _Builder:
         model, suffix = self._pilot_model
         pilots = {f"pilot[{fold}]": self.pilot(fold) for fold in range(self.recipe.pilots.folds)}
         inputs = {"encoded": self.encoded(model, suffix), "reference": self.reference(model, suffix)}
-        return self._with("oof", "oof", {"beta": BETA}, inputs | pilots)
+        return self._with("oof", "oof", {"beta": self.recipe.beta}, inputs | pilots)
 
     def scale(self, name: str) -> Stage:
         recipe = self.recipe.scales[name]
@@ -138,7 +139,8 @@ class _Builder:
         settings = {
             "model": self._model(model),
             "objective": recipe.objective,
-            "objective_settings": recipe.settings,
+            "objective_settings": self._objective_settings(recipe.objective, recipe.settings),
+            "beta": self.recipe.beta,
             "training": self._training(_overrides(recipe)),
         }
         inputs = {"comparisons": self.comparisons(), "encoded": self.encoded(model)}
@@ -152,6 +154,12 @@ class _Builder:
         elif recipe.scale is not None:
             inputs["scale"] = self.scale(recipe.scale)
         return self._with("policy", f"policy[{name}]", settings, inputs)
+
+    def _objective_settings(self, objective: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What the recipe gives, and its β₀ where the objective's own default is the paper's."""
+        beta = CATALOG[objective].settings.get("beta")
+        common = {"beta": self.recipe.beta} if beta is not None and beta.default == BETA else {}
+        return common | dict(given)
 
     def _training(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """The recipe's training with what one pilot or policy does differently."""
@@ -198,11 +206,12 @@ class _Builder:
     def judgement(self, policy: str, panel: str) -> Stage:
         assert self.recipe.evaluation is not None
         judge = self.recipe.evaluation.judge
-        settings = {
-            "judge": judge.model_dump(mode="json"),
-            "files": self._files(judge.path or _source_of(str(judge.function))),
-        }
+        source = judge.path if judge.function is None else _source_of(judge.function)
+        settings: dict[str, Any] = {"judge": judge.model_dump(mode="json"), "files": self._files(source)}
         inputs = {"panel": self.panel(panel), "generation": self.generation(policy, panel)}
+        if judge.endpoint is not None:  # it compares pairs
+            settings |= {"seed": self.recipe.seed}
+            inputs["baseline"] = self.generation(self.recipe.evaluation.baseline, panel)
         return self._with("judgement", f"judgement[{policy},{panel}]", settings, inputs)
 
 

@@ -172,7 +172,7 @@ def execute(
     One job works in this process, several in processes of their own; Ray's are where Ray puts them.
     """
     view = view or View()
-    wanted = _wanted(run, until, only)
+    wanted = wanted_stages(run, until, only)
     check_judge(run)
     for pattern in force:
         for name in _with_dependents(run, _matching(run, pattern)):
@@ -268,7 +268,7 @@ def tell_failures(failures: Mapping[str, str], waiting: Sequence[str]) -> None:
         raise UserError("\n".join(lines) + left)
 
 
-def _wanted(run: Run, until: str | None, only: str | None) -> list[str]:
+def wanted_stages(run: Run, until: str | None, only: str | None) -> list[str]:
     """All stages, those that `until` needs and itself, or those that match `only` alone."""
     if only is not None:
         return _matching(run, only)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from unmdpo.engine.endpoint import Endpoint, PairwiseJudge, Question
 from unmdpo.engine.generate import GenerationSettings, Generator
 from unmdpo.engine.judge import Judge, RewardModel, checked, load_function
 from unmdpo.engine.models import ModelSource, load_model, make_encoder
@@ -53,13 +54,42 @@ def judgement(job: Job) -> Notes:
     """One score for each response."""
     panel = Panel.read(job.inputs["panel"].file("panel.json"))
     made = read_lines(job.inputs["generation"].file("generations.jsonl"))
-    scores = checked(_judge(job.settings["judge"]), panel.prompts, [row["text"] for row in made])
+    if job.settings["judge"]["endpoint"] is not None:
+        scores = _preferences(job, panel, made)
+    else:
+        scores = checked(_judge(job.settings["judge"]), panel.prompts, [row["text"] for row in made])
     rows = [
         {"prompt_hash": row["prompt_hash"], "score": score, "characters": len(row["text"])}
         for row, score in zip(made, scores, strict=True)
     ]
     write_lines(job.folder / "scores.jsonl", rows)
     return {"mean_score": float(np.mean(scores))}
+
+
+def _preferences(job: Job, panel: Panel, made: list[dict[str, Any]]) -> list[float]:
+    """How likely an endpoint's judge prefers each response to the baseline's; goes on where it stopped,
+    since every answer may cost money."""
+    against = read_lines(job.inputs["baseline"].file("generations.jsonl"))
+    if made == against:
+        return [0.5] * len(made)
+    given = job.settings["judge"]
+    judge = PairwiseJudge(Endpoint(given["endpoint"], given["model"], given["key"], job.settings["seed"]))
+    path = job.folder / "answers.jsonl"
+    known = {row["prompt_hash"]: float(row["score"]) for row in read_lines(path)}
+    write_lines(path, ({"prompt_hash": name, "score": score} for name, score in known.items()))
+    open_places = [place for place, row in enumerate(made) if row["prompt_hash"] not in known]
+    questions = [
+        Question(panel.prompts[i], panel.hashes[i], made[i]["text"], against[i]["text"]) for i in open_places
+    ]
+    with path.open("a", encoding="utf-8") as file:
+        for place, score in judge.answers(questions):
+            name = questions[place].prompt_hash
+            known[name] = score
+            file.write(json.dumps({"prompt_hash": name, "score": score}) + "\n")
+            file.flush()
+            job.report(f"{len(known)}/{len(made)} judged")
+    path.unlink()
+    return [known[row["prompt_hash"]] for row in made]
 
 
 def _judge(settings: dict[str, Any]) -> Judge:

@@ -37,7 +37,8 @@ def pilot(job: Job) -> Notes:
     if CATALOG[job.settings["objective"]].reference:
         reference = load_file(job.inputs["reference"].file("reference.safetensors"))["logps"][inside]
     data = TrainingData(_select(pairs, inside), strengths(rows)[inside], reference)
-    trained = train_in(job, data, ObjectiveChoice(job.settings["objective"]))
+    choice = ObjectiveChoice(job.settings["objective"], job.settings["objective_settings"])
+    trained = train_in(job, data, choice)
     outside = held_out.nonzero().flatten()
     logps = score(trained.scorer, _select(pairs, outside), job.compute.token_budget)
     if Ranks.current().first:

@@ -74,11 +74,11 @@ def _beside_settings(job: Job) -> dict[str, object]:
 
 
 def _settings(job: Job, pairs: EncodedPairs) -> dict[str, float | tuple[float, ...]]:
-    """The recipe's, with β_LN from the training lengths where a length-normalized objective leaves β open."""
+    """The recipe's, with β_LN from β₀ and lengths where a length-normalized objective leaves β open."""
     given = dict(job.settings["objective_settings"])
     if CATALOG[job.settings["objective"]].normalized and "beta" not in given:
         tokens = torch.from_numpy(pairs.lengths[pairs.valid][:, 1:])
-        given["beta"] = beta_ln_from_lengths(tokens[:, 0], tokens[:, 1])
+        given["beta"] = beta_ln_from_lengths(tokens[:, 0], tokens[:, 1], job.settings["beta"])
     return given
 
 

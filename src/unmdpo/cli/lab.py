@@ -1,0 +1,150 @@
+"""`unmdpo demo` and `unmdpo lab`: a world whose truth is known."""
+
+from dataclasses import replace
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unmdpo.cli.run import Overrides
+
+if TYPE_CHECKING:
+    from unmdpo.pipeline.lab.demo import ScaleCheck
+
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="A small world whose noise scale is known."
+)
+
+
+class Shape(Enum):
+    helpsteer3 = "helpsteer3"
+    helpsteer2 = "helpsteer2"
+    preference = "preference"
+
+
+def demo(
+    overrides: Overrides = None,
+    folder: Annotated[Path, typer.Option(help="Where the world, the store and the report go.")] = Path(
+        "unmdpo-demo"
+    ),
+    prompts: Annotated[int, typer.Option(min=100, help="Prompts to learn from.")] = 1500,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Stages at once.")] = None,
+) -> None:
+    """The whole method on a small world whose truth is known, in minutes, on a laptop."""
+    from unmdpo.cli.progress import shown_progress
+    from unmdpo.cli.run import show_summary
+    from unmdpo.pipeline.lab.demo import WORLD, check_scale, demo_recipe, truth_of
+    from unmdpo.pipeline.run import execute, open_run
+    from unmdpo.pipeline.store import Store
+    from unmdpo.pipeline.workers import default_jobs
+    from unmdpo.report import write_report
+
+    recipe = demo_recipe(folder, replace(WORLD, prompts=prompts), overrides or [])
+    (folder / "demo.yaml").write_text(recipe.to_yaml(), "utf-8")
+    run = open_run(recipe, Store(folder / "store"))
+    with shown_progress(len(run.stages)) as view:
+        execute(run, jobs=jobs or default_jobs(), view=view)
+    show_summary(run.summary)
+    for name in recipe.scales:
+        _show_check(check_scale(run, name))
+    report = write_report(run, folder / "report.html", truth_of(recipe))
+    typer.echo(f"report: {report}")
+    typer.echo(f"recipe: {folder / 'demo.yaml'} (change it, then: unmdpo run {folder / 'demo.yaml'})")
+
+
+def _show_check(check: "ScaleCheck") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    found = check.overall
+    agreement = "not defined" if found is None else f"{found.value:.2f} \\[{found.low:.2f}, {found.high:.2f}]"
+    title = f"scale {check.name}: Spearman of q̂ with the true q* is {agreement}"
+    names = ("domain", "prompts", "true q*", "fitted q̂", "Spearman within")
+    console, table = Console(), Table(*names, box=None, pad_edge=False)
+    for domain, row in check.by_domain.items():
+        inside = row.correlation
+        table.add_row(
+            domain,
+            str(row.prompts),
+            f"{row.true:.2f}",
+            f"{row.fitted:.2f}",
+            "" if inside is None else f"{inside.value:.2f} \\[{inside.low:.2f}, {inside.high:.2f}]",
+        )
+    console.print(title)
+    console.print(table)
+
+
+@app.command("sweep")
+def sweep(
+    experiment: Annotated[str, typer.Argument(help="noise, length, joint or pilots.")],
+    seeds: Annotated[int, typer.Option(min=1, help="Worlds and trainings, each with its own seed.")] = 3,
+    folder: Annotated[Path, typer.Option(help="Where runs, numbers and pictures go.")] = Path("unmdpo-lab"),
+    jobs: Annotated[int | None, typer.Option(min=1, help="Stages at once.")] = None,
+) -> None:
+    """Turn one knob of the world, several seeds at each setting, and draw what comes of it."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from unmdpo.pipeline.lab.sweep import experiment as find
+    from unmdpo.pipeline.lab.sweep import sweep as run_all
+    from unmdpo.pipeline.workers import default_jobs
+    from unmdpo.report.sweeps import write_sweep
+
+    chosen = find(experiment)
+    typer.echo(chosen.question)
+    table = Table(chosen.knob, "measure", "series", f"mean of {seeds} seeds", box=None, pad_edge=False)
+    results = []
+    done = run_all(
+        chosen,
+        folder,
+        range(seeds),
+        jobs or default_jobs(),
+        report=lambda text: typer.echo(text, err=True),
+    )
+    for result in done:
+        results.append(result)
+        found = result.estimate
+        cell = f"{found.value:.3f} \\[{found.low:.3f}, {found.high:.3f}]"
+        table.add_row(result.point.label, result.chart, result.series, cell)
+    Console().print(table)
+    for path in write_sweep(chosen, experiment, results, folder):
+        typer.echo(path)
+
+
+@app.command("build")
+def build(
+    out: Annotated[Path, typer.Argument(help="A new folder.")],
+    updates: Annotated[int, typer.Option(min=1, help="The shipped one had 3,000.")] = 3000,
+) -> None:
+    """Train the lab's reference model again, from nothing."""
+    from unmdpo.errors import UserError
+    from unmdpo.pipeline.lab.reference import build as make
+
+    if out.exists():
+        raise UserError(f"{out}: is there already; name a new folder")
+    make(out, updates, lambda text: typer.echo(text, err=True))
+    typer.echo(f"model: {out}")
+
+
+@app.command("export")
+def export(
+    out: Annotated[Path, typer.Argument(help="A .jsonl file.")],
+    shape: Annotated[Shape, typer.Option(help="Whose columns.")] = Shape.helpsteer3,
+    prompts: Annotated[int, typer.Option(min=1)] = 1500,
+    noise: Annotated[float, typer.Option(min=0.0, help="Typical q*.")] = 0.8,
+    noise_spread: Annotated[float, typer.Option(min=0.0, help="Standard deviation of log q*.")] = 0.8,
+    flips: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of votes turned round.")] = 0.0,
+    seed: int = 0,
+) -> None:
+    """Write the world's comparisons for any loader or trainer."""
+    from unmdpo.errors import UserError
+    from unmdpo.lab.export import write
+    from unmdpo.lab.world import Knobs, World
+
+    knobs = Knobs(prompts=prompts, noise=noise, noise_spread=noise_spread, flips=flips, seed=seed)
+    try:
+        rows = write(out, World(knobs).comparisons(), shape.value)
+    except OSError as error:
+        raise UserError(f"{out}: cannot be written: {error.strerror or error}") from error
+    typer.echo(f"{out}: {rows:,} comparisons")

@@ -1,0 +1,71 @@
+"""What a run shows while it works: on a terminal one board of all stages, elsewhere plain lines."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from unmdpo.pipeline.view import Lines, View
+
+
+@contextlib.contextmanager
+def shown_progress(stages: int) -> Iterator[View]:
+    """The view that suits where standard error goes."""
+    if not sys.stderr.isatty():
+        yield Lines()
+        return
+    board = Board(stages)
+    with Live(get_renderable=board.drawn, console=Console(stderr=True), refresh_per_second=4) as live:
+        yield board
+        live.refresh()
+
+
+@dataclass
+class Board(View):
+    """Stages at work with how far they are, and how many are done."""
+
+    stages: int
+    began: float = field(default_factory=time.monotonic)
+    there: int = 0
+    made: int = 0
+    working: dict[str, tuple[float, str]] = field(default_factory=dict)  # when it began, how far it is
+    failures: list[str] = field(default_factory=list)
+
+    def cached(self, stage: str) -> None:
+        self.there += 1
+
+    def started(self, stage: str) -> None:
+        self.working[stage] = (time.monotonic(), "")
+
+    def progress(self, stage: str, text: str) -> None:
+        since, _ = self.working.get(stage, (time.monotonic(), ""))
+        self.working[stage] = (since, text)
+
+    def finished(self, stage: str, seconds: float) -> None:
+        self.working.pop(stage, None)
+        self.made += 1
+
+    def failed(self, stage: str, problem: str) -> None:
+        self.working.pop(stage, None)
+        self.failures.append(stage)
+
+    def drawn(self) -> RenderableType:
+        table = Table.grid(padding=(0, 2))
+        for stage, (since, text) in self.working.items():
+            table.add_row(f"[bold]{escape(stage)}", _seconds(since), escape(text))
+        done = f"{self.there + self.made} of {self.stages} stages done"
+        parts = [done, *([f"{self.there} were there"] if self.there else []), _seconds(self.began)]
+        if self.failures:
+            parts.append(f"failed: {', '.join(self.failures)}")
+        return Group(table, Text(", ".join(parts), style="dim"))
+
+
+def _seconds(since: float) -> str:
+    return f"{time.monotonic() - since:.0f} s"

@@ -1,0 +1,130 @@
+"""Pairwise judging by a language model behind any OpenAI-compatible endpoint.
+
+The model sees a candidate's response and the baseline's, in an order drawn for each prompt, and names the
+better one with a single label. Its log-probabilities of the two labels give the probability that the
+candidate is preferred: that is the score, and the baseline's own is one half.
+"""
+
+import hashlib
+import math
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import Any
+
+from unmdpo.data.identity import Prompt
+from unmdpo.errors import UserError
+
+FIRST, SECOND = "A", "B"
+ALTERNATIVES = 20  # log-probabilities asked for; the endpoints' usual limit
+QUESTION = """Here is a conversation, and two responses to its last message.
+
+<conversation>
+{conversation}
+</conversation>
+
+<response name="A">
+{first}
+</response>
+
+<response name="B">
+{second}
+</response>
+
+Which response is better: more helpful, more correct, better at what was asked?
+Answer with one letter, A or B."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where the judge is. `key` names an environment variable: a secret is never part of any settings."""
+
+    url: str
+    model: str
+    key: str = "OPENAI_API_KEY"
+    seed: int = 42
+    workers: int = 8  # questions at once
+
+
+@dataclass(frozen=True)
+class Question:
+    """One candidate's response beside the baseline's."""
+
+    prompt: Prompt
+    prompt_hash: str
+    candidate: str
+    baseline: str
+
+
+class PairwiseJudge:
+    def __init__(self, endpoint: Endpoint) -> None:
+        try:
+            from openai import OpenAI  # noqa: PLC0415 - an extra
+        except ImportError as error:
+            raise UserError(
+                "judging by an endpoint needs its client: pip install 'unmdpo[endpoint]'"
+            ) from error
+        self.endpoint = endpoint
+        # servers on one's own machine ask for no key, and the client for any
+        self.client = OpenAI(base_url=endpoint.url, api_key=os.environ.get(endpoint.key) or "none")
+
+    def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, float]]:
+        """Each question's place and the probability that its candidate is preferred, as they come."""
+        with ThreadPoolExecutor(self.endpoint.workers) as pool:
+            places = {pool.submit(self.preference, asked): place for place, asked in enumerate(questions)}
+            try:
+                for done in as_completed(places):
+                    yield places[done], done.result()
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+    def preference(self, asked: Question) -> float:
+        from openai import OpenAIError  # noqa: PLC0415 - an extra
+
+        ahead = candidate_is_first(asked.prompt_hash, self.endpoint.seed)
+        first, second = (asked.candidate, asked.baseline) if ahead else (asked.baseline, asked.candidate)
+        try:
+            said = self.client.chat.completions.create(
+                model=self.endpoint.model,
+                messages=[{"role": "user", "content": question_text(asked.prompt, first, second)}],
+                max_tokens=1,
+                temperature=0,
+                logprobs=True,
+                top_logprobs=ALTERNATIVES,
+            )
+        except OpenAIError as error:
+            raise UserError(f"the judge at {self.endpoint.url} did not answer: {error}") from error
+        preferred = _first_label_share(self._alternatives(said, asked))
+        return preferred if ahead else 1.0 - preferred
+
+    def _alternatives(self, said: Any, asked: Question) -> dict[str, float]:
+        """Label → its probability, summed over spellings such as "A" and " A"."""
+        content = said.choices[0].logprobs and said.choices[0].logprobs.content
+        if not content:
+            raise UserError(f"the judge at {self.endpoint.url} gives no log-probabilities of its answer")
+        found = {FIRST: 0.0, SECOND: 0.0}
+        for alternative in content[0].top_logprobs or [content[0]]:
+            label = alternative.token.strip()
+            if label in found:
+                found[label] += math.exp(alternative.logprob)
+        if not any(found.values()):
+            raise UserError(
+                f"the judge at {self.endpoint.url} answered {content[0].token!r} about prompt "
+                f"{asked.prompt_hash[:12]}…, and neither A nor B is among its {ALTERNATIVES} likeliest tokens"
+            )
+        return found
+
+
+def _first_label_share(found: dict[str, float]) -> float:
+    return found[FIRST] / (found[FIRST] + found[SECOND])
+
+
+def candidate_is_first(prompt_hash: str, seed: int) -> bool:
+    """A fair coin for each prompt, the same in every run: judges favour places, so places are shuffled."""
+    return hashlib.sha256(f"{seed}:{prompt_hash}".encode()).digest()[0] % 2 == 0
+
+
+def question_text(prompt: Prompt, first: str, second: str) -> str:
+    conversation = "\n\n".join(f"[{message.role}]\n{message.content}" for message in prompt)
+    return QUESTION.format(conversation=conversation, first=first, second=second)

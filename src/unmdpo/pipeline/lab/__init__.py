@@ -1,0 +1,1 @@
+"""The lab at work: its reference model, the demo, experiments."""

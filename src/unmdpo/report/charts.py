@@ -1,0 +1,199 @@
+"""Small charts as SVG text: drawn once, sharp on any screen and on paper, coloured by the page's style.
+
+Every text that comes from data is escaped here. Shapes carry classes, never colours.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 520, 240, 52, 34, 12, 12
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Where values stand between two pixels."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def at(self, value: float) -> float:
+        span = self.high - self.low or 1.0
+        return self.start + (value - self.low) / span * (self.end - self.start)
+
+    def ticks(self, wanted: int = 7) -> list[float]:
+        """Round values, a few of them, inside."""
+        span = self.high - self.low
+        if not span > 0:
+            return [self.low]
+        power = 10.0 ** math.floor(math.log10(span / wanted))
+        step = next(m * power for m in (1, 2, 5, 10) if span / (m * power) <= wanted)
+        first = math.ceil(self.low / step - 1e-9)
+        return [step * place for place in range(first, math.floor(self.high / step + 1e-9) + 1)]
+
+
+def spread(values: Sequence[float], start: float, end: float, room: float = 0.05) -> Axis:
+    """An axis that holds all values, with some room."""
+    low, high = min(values), max(values)
+    margin = (high - low) * room or max(abs(high), 1.0) * room
+    return Axis(low - margin, high + margin, start, end)
+
+
+def number(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _svg(body: Sequence[str], title: str, width: float = WIDTH, height: float = HEIGHT) -> str:
+    return (
+        f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(title)}">'
+        f"<title>{escape(title)}</title>{''.join(body)}</svg>"
+    )
+
+
+def _text(x: float, y: float, text: str, anchor: str = "middle", kind: str = "label") -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
+    return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
+
+
+def _frame(across: Axis, up: Axis, x_label: str, y_label: str) -> list[str]:
+    """Grid, ticks and names of the axes."""
+    body = []
+    for value in across.ticks():
+        x = across.at(value)
+        body += [_line(x, up.start, x, up.end, "grid"), _text(x, up.start + 15, number(value))]
+    for value in up.ticks():
+        y = up.at(value)
+        body += [
+            _line(across.start, y, across.end, y, "grid"),
+            _text(LEFT - 6, y + 3.5, number(value), "end"),
+        ]
+    body.append(_text((across.start + across.end) / 2, up.start + 29, x_label, kind="name"))
+    middle = (up.start + up.end) / 2
+    turned = f'<g transform="rotate(-90 12 {middle:.1f})">{_text(12, middle, y_label, kind="name")}</g>'
+    return [*body, turned]
+
+
+def lines(series: dict[str, list[tuple[float, float]]], title: str, x_label: str, y_label: str) -> str:
+    """One line for each name; names stand beside in the page's legend, by the same colours."""
+    points = [point for line in series.values() for point in line if math.isfinite(point[1])]
+    if not points:
+        return ""
+    across = spread([x for x, _ in points], LEFT, WIDTH - RIGHT, 0.0)
+    up = spread([y for _, y in points], HEIGHT - BOTTOM, TOP)
+    body = _frame(across, up, x_label, y_label)
+    for place, (name, line) in enumerate(series.items()):
+        path = " ".join(f"{across.at(x):.1f},{up.at(y):.1f}" for x, y in line if math.isfinite(y))
+        body.append(
+            f'<polyline class="line c{place % 12}" points="{path}"><title>{escape(name)}</title></polyline>'
+        )
+    return _svg(body, title)
+
+
+def bands(
+    series: dict[str, list[tuple[float, float, float, float]]], title: str, x_label: str, y_label: str
+) -> str:
+    """Lines through (x, value, low, high) with a whisker at each point, and a legend inside."""
+    points = [point for line in series.values() for point in line]
+    across = spread([point[0] for point in points], LEFT, WIDTH - RIGHT)
+    up = spread([0.0, *(end for point in points for end in point[1:])], HEIGHT - BOTTOM, TOP)
+    body = _frame(across, up, x_label, y_label)
+    body.append(_line(across.start, up.at(0), across.end, up.at(0), "neutral"))
+    for place, (name, line) in enumerate(series.items()):
+        shift = 4 * (place - (len(series) - 1) / 2)  # so that whiskers stand beside each other
+        path = " ".join(f"{across.at(x) + shift:.1f},{up.at(y):.1f}" for x, y, _, _ in line)
+        body.append(f'<polyline class="line c{place}" points="{path}"/>')
+        for x, y, low, high in line:
+            at = across.at(x) + shift
+            body.append(_line(at, up.at(low), at, up.at(high), f"line c{place}"))
+            body.append(f'<circle class="dot c{place}" cx="{at:.1f}" cy="{up.at(y):.1f}" r="3.5"/>')
+        body.append(_line(LEFT + 8, TOP + 8 + 15 * place, LEFT + 26, TOP + 8 + 15 * place, f"line c{place}"))
+        body.append(_text(LEFT + 31, TOP + 12 + 15 * place, name, "start", "row"))
+    return _svg(body, title)
+
+
+def standalone(svg: str) -> str:
+    """A chart as a file of its own, on white, with the style that a page would give it."""
+    style = (
+        "svg{background:#fff}text{font:11px system-ui,sans-serif;fill:#555}.row{font-size:12px;fill:#222}"
+        ".grid{stroke:#e3e3e3}.neutral{stroke:#222;stroke-dasharray:4 3}"
+        ".whisker{stroke:#0b66c3;stroke-width:2}"
+        ".point{fill:#0b66c3}.line{fill:none;stroke:var(--hue);stroke-width:1.8}.dot{fill:var(--hue)}"
+        ".c0{--hue:#4477aa}.c1{--hue:#ee6677}.c2{--hue:#228833}.c3{--hue:#b8a12a}"
+    )
+    opening, rest = svg.split(">", 1)
+    return f'{opening} xmlns="http://www.w3.org/2000/svg"><style>{style}</style>{rest}\n'
+
+
+def histogram(values: Sequence[float], title: str, x_label: str, bins: int = 30) -> str:
+    low, high = min(values), max(values)
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    counts = [0] * bins
+    for value in values:
+        counts[min(bins - 1, int((value - low) / (high - low) * bins))] += 1
+    across, up = Axis(low, high, LEFT, WIDTH - RIGHT), Axis(0, max(counts) * 1.05, HEIGHT - BOTTOM, TOP)
+    body = _frame(across, up, x_label, "prompts")
+    width = (across.end - across.start) / bins
+    for place, count in enumerate(counts):
+        y = up.at(count)
+        body.append(
+            f'<rect class="bar" x="{across.start + place * width:.1f}" y="{y:.1f}" width="{width - 1:.1f}" '
+            f'height="{up.start - y:.1f}"><title>{count}</title></rect>'
+        )
+    return _svg(body, title)
+
+
+def scatter(points: Sequence[tuple[float, float]], title: str, x_label: str, y_label: str) -> str:
+    if not points:
+        return ""
+    across = spread([x for x, _ in points], LEFT, WIDTH - RIGHT)
+    up = spread([y for _, y in points], HEIGHT - BOTTOM, TOP)
+    dots = "".join(f'<circle cx="{across.at(x):.1f}" cy="{up.at(y):.1f}" r="1.8"/>' for x, y in points)
+    return _svg([*_frame(across, up, x_label, y_label), f'<g class="dots">{dots}</g>'], title)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A row of a forest plot; `beside` is a published interval of the same thing."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    beside: tuple[float, float, float] | None = None
+
+
+def forest(rows: Sequence[Interval], title: str, x_label: str, neutral: float) -> str:
+    """Points with intervals, one row each, and a line where nothing differs."""
+    ends = [neutral, *(end for row in rows for end in (row.low, row.high, *(row.beside or ())))]
+    left, step = 118, 24
+    height = TOP + step * len(rows) + BOTTOM
+    across, bottom = spread(ends, left, WIDTH - RIGHT), height - BOTTOM
+    body = []
+    for value in across.ticks():
+        x = across.at(value)
+        body += [_line(x, TOP, x, bottom, "grid"), _text(x, bottom + 15, number(value))]
+    body.append(_line(across.at(neutral), TOP, across.at(neutral), bottom, "neutral"))
+    for place, row in enumerate(rows):
+        y = TOP + step * (place + 0.5)
+        body.append(_text(left - 8, y + 4, row.name, "end", "row"))
+        if row.beside is not None:
+            value, low, high = row.beside
+            body += [_line(across.at(low), y + 6, across.at(high), y + 6, "whisker published")]
+            body.append(
+                f'<circle class="point published" cx="{across.at(value):.1f}" cy="{y + 6:.1f}" r="3"/>'
+            )
+        body.append(_line(across.at(row.low), y, across.at(row.high), y, "whisker"))
+        label = f"{row.name}: {number(row.value)} [{number(row.low)}, {number(row.high)}]"
+        body.append(
+            f'<circle class="point" cx="{across.at(row.value):.1f}" cy="{y:.1f}" r="4">'
+            f"<title>{escape(label)}</title></circle>"
+        )
+    body.append(_text((left + WIDTH - RIGHT) / 2, bottom + 29, x_label, kind="name"))
+    return _svg(body, title, WIDTH, height)

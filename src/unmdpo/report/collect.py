@@ -1,0 +1,173 @@
+"""What a report says, gathered from a run's artifacts: plain values, nothing drawn yet."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from unmdpo.data.identity import Prompt
+from unmdpo.pipeline.run import Run
+from unmdpo.pipeline.stages.data import TRAIN
+from unmdpo.pipeline.stages.evaluation import INITIAL
+from unmdpo.pipeline.tables import Panel, prompt_of, read_comparisons, read_lines
+from unmdpo.stats.evaluation import Estimate
+from unmdpo.stats.ranking import rank_correlation
+
+Truth = Callable[[Prompt], float]  # q* of a prompt, where a world knows it
+CURVES = ("loss", "rewards/accuracies", "rewards/margins", "logps/chosen")
+
+
+@dataclass(frozen=True)
+class ScaleFacts:
+    """A fitted scale, one entry for each prompt, surest first."""
+
+    name: str
+    texts: list[str]
+    domains: list[str]
+    q: list[float]
+    true: list[float] | None
+    residual: list[float]  # mean of c − B over a prompt's comparisons; empty where no pilots were used
+    strength: list[float]  # mean over a prompt's comparisons
+
+    @property
+    def agreement(self) -> Estimate | None:
+        """How q̂ ranks q*."""
+        return None if self.true is None else rank_correlation(self.q, self.true)
+
+
+@dataclass(frozen=True)
+class Cost:
+    stage: str
+    kind: str
+    seconds: float
+    tokens: float
+    flops: float
+    device: str
+
+
+@dataclass(frozen=True)
+class PanelFacts:
+    """One panel's prompts, and every policy's answers to them."""
+
+    name: str
+    prompts: list[str]
+    domains: list[str]
+    answers: dict[str, list[dict[str, Any]]]  # policy → text, score, finished
+
+
+@dataclass(frozen=True)
+class Facts:
+    run: Run
+    curves: dict[str, dict[str, list[tuple[float, float]]]] = field(default_factory=dict)
+    scales: list[ScaleFacts] = field(default_factory=list)
+    costs: list[Cost] = field(default_factory=list)
+    panels: list[PanelFacts] = field(default_factory=list)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return self.run.summary if "summary" in self.run.finished else {}
+
+    @property
+    def pilot_share(self) -> float:
+        total = sum(cost.seconds for cost in self.costs)
+        return sum(cost.seconds for cost in self.costs if cost.kind == "pilot") / total if total else 0.0
+
+
+def collect(run: Run, truth: Truth | None = None) -> Facts:
+    finished = run.finished
+    return Facts(
+        run,
+        curves=_curves(run),
+        scales=[
+            _scale(run, name, truth)
+            for name, recipe in run.recipe.scales.items()
+            if f"scale[{name}]" in finished and recipe.unit == "prompt"
+        ],
+        costs=[_cost(name, artifact.manifest) for name, artifact in finished.items()],
+        panels=[_panel(run, name) for name in _panels(run) if f"panel[{name}]" in finished],
+    )
+
+
+def _curves(run: Run) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """Metric → policy → its values over updates."""
+    found: dict[str, dict[str, list[tuple[float, float]]]] = {metric: {} for metric in CURVES}
+    for policy in run.recipe.policies:
+        if f"policy[{policy}]" not in run.finished:
+            continue
+        rows = read_lines(run.artifact(f"policy[{policy}]").file("metrics.jsonl"))
+        for metric in CURVES:
+            line = [(float(row["update"]), float(row[metric])) for row in rows if metric in row]
+            if line:
+                found[metric][policy] = line
+    return {metric: lines for metric, lines in found.items() if lines}
+
+
+def _scale(run: Run, name: str, truth: Truth | None) -> ScaleFacts:
+    table = run.scale(name).known()
+    prompts = [prompt_of(text) for text in table["prompt"].to_pylist()]
+    rows = read_comparisons(run.artifact("comparisons").file(TRAIN))
+    places = {found: place for place, found in enumerate(table["prompt_hash"].to_pylist())}
+    of_row = np.array([places[row.prompt_hash] for row in rows])
+    strength = np.array([float(row.strength) for row in rows])
+    residual: list[float] = []
+    if "oof" in run.stages[f"scale[{name}]"].inputs:
+        values = load_file(run.artifact("oof").file("oof.safetensors"))
+        evidence = values["evidence_ln" if run.recipe.scales[name].length_normalized else "evidence"]
+        residual = _means(of_row, strength - evidence, len(places))
+    return ScaleFacts(
+        name,
+        texts=[as_text(prompt) for prompt in prompts],
+        domains=table["domain"].to_pylist(),
+        q=table["q"].to_pylist(),
+        true=None if truth is None else [truth(prompt) for prompt in prompts],
+        residual=residual,
+        strength=_means(of_row, strength, len(places)),
+    )
+
+
+def _means(of_row: np.ndarray, values: np.ndarray, count: int) -> list[float]:
+    """(count,) mean of the rows' finite values for each prompt; zero where there are none."""
+    good = np.isfinite(values)
+    rows = np.maximum(np.bincount(of_row[good], minlength=count), 1)
+    means: list[float] = (np.bincount(of_row[good], values[good], minlength=count) / rows).tolist()
+    return means
+
+
+def _cost(name: str, manifest: dict[str, Any]) -> Cost:
+    notes = manifest["notes"]
+    return Cost(
+        name,
+        manifest["kind"],
+        float(manifest["seconds"]),
+        float(notes.get("tokens", 0)),
+        float(notes.get("flops", 0)),
+        str(manifest["device"]),
+    )
+
+
+def _panels(run: Run) -> list[str]:
+    return [] if run.recipe.evaluation is None else [*run.recipe.evaluation.panels]
+
+
+def _panel(run: Run, name: str) -> PanelFacts:
+    panel = Panel.read(run.artifact(f"panel[{name}]").file("panel.json"))
+    policies = [
+        policy for policy in (*run.recipe.policies, INITIAL) if f"judgement[{policy},{name}]" in run.finished
+    ]
+    answers = {
+        policy: [
+            {"text": row["text"], "score": row["score"], "finished": row["finished"]}
+            for row in run.generations(policy, name)
+        ]
+        for policy in policies
+    }
+    return PanelFacts(name, [as_text(prompt) for prompt in panel.prompts], panel.domains, answers)
+
+
+def as_text(prompt: Prompt) -> str:
+    """A lone user's message as it is, a conversation with its roles."""
+    if len(prompt) == 1:
+        return prompt[0].content
+    return "\n\n".join(f"{message.role}: {message.content}" for message in prompt)

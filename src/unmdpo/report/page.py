@@ -1,0 +1,200 @@
+"""The page itself: facts and charts poured into one template that escapes all it is given."""
+
+import base64
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from unmdpo.errors import UserError
+from unmdpo.pipeline.run import Run
+from unmdpo.pipeline.stages.evaluation import INITIAL
+from unmdpo.report import charts
+from unmdpo.report.charts import Interval
+from unmdpo.report.collect import Facts, PanelFacts, ScaleFacts, Truth, collect
+
+EXTREMES, DOTS = 8, 2000  # prompts shown at each end of a scale; points in a scatter
+MEASURES = {"win_rate": ("win rate, %", 50.0), "reward_difference": ("ΔR", 0.0)}
+
+
+def write_report(run: Run, path: Path, truth: Truth | None = None) -> Path:
+    """Writes the report of what is finished, whole or not at all. `truth` is a lab's q*."""
+    if not run.finished:
+        raise UserError("nothing of this run is finished yet: `unmdpo run` makes it")
+    page = render(collect(run, truth))
+    aside = path.with_name(f".{path.name}.aside")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside.write_text(page, "utf-8")
+        aside.replace(path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror or error}") from error
+    return path
+
+
+def render(facts: Facts) -> str:
+    environment = Environment(
+        loader=PackageLoader("unmdpo.report", "assets"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"clock": clock, "amount": amount, "estimate": estimate}
+    return environment.get_template("page.html").render(
+        recipe=facts.run.recipe,
+        folder=facts.run.folder.name,
+        results=[_result(facts, panel) for panel in facts.summary],
+        curves={name: Markup(_curve(name, lines)) for name, lines in facts.curves.items()},
+        policies=[*facts.run.recipe.policies],
+        scales=[_scale(scale) for scale in facts.scales],
+        panels=[_panel(facts, panel) for panel in facts.panels],
+        costs=sorted(facts.costs, key=lambda cost: -cost.seconds),
+        pilot_share=facts.pilot_share,
+        artifacts=[
+            {"stage": name, "digest": artifact.digest, "device": artifact.manifest["device"]}
+            for name, artifact in facts.run.finished.items()
+        ],
+        versions=next(iter(facts.run.finished.values())).manifest["versions"],
+        yaml=facts.run.recipe.to_yaml(),
+        style=Markup(_asset("style.css")),
+        script=Markup(_asset("script.js")),
+    )
+
+
+def _asset(name: str) -> str:
+    return (Path(__file__).parent / "assets" / name).read_text("utf-8")
+
+
+def _result(facts: Facts, panel: str) -> dict[str, Any]:
+    """One panel's tables and forests, against each opponent."""
+    report = facts.summary[panel]
+    published, scores = _published(facts, panel), report["mean_score"]
+    against = []
+    order = [*facts.run.recipe.policies]
+    for opponent, found in report["against"].items():
+        outcomes = {policy: found[policy] for policy in order if policy in found}
+        is_baseline = opponent == report["baseline"]
+        beside = published if is_baseline else {}
+        plots = [_forest(outcomes, beside, opponent, measure) for measure in MEASURES]
+        against.append(
+            {
+                "opponent": opponent,
+                "outcomes": outcomes,
+                "published": beside,
+                "plots": plots,
+                "selected": report["selected"] if is_baseline else None,
+            }
+        )
+    return {
+        "panel": panel,
+        "prompts": report["prompts"],
+        "against": against,
+        "by_domain": report["by_domain"],
+        "domains": sorted({name for outcomes in report["by_domain"].values() for name in outcomes}),
+        "mean_score": {name: scores[name] for name in (*order, INITIAL) if name in scores},
+        "baseline": report["baseline"],
+    }
+
+
+def _published(facts: Facts, panel: str) -> dict[str, Any]:
+    evaluation = facts.run.recipe.evaluation
+    return {} if evaluation is None else evaluation.model_dump()["published"].get(panel, {})
+
+
+def _forest(outcomes: dict[str, Any], published: dict[str, Any], opponent: str, measure: str) -> Markup:
+    name, neutral = MEASURES[measure]
+    rows = []
+    for policy, outcome in outcomes.items():
+        found, said = outcome[measure], published.get(policy, {}).get(measure)
+        beside = None if said is None else tuple(said)
+        rows.append(Interval(policy, found["value"], found["low"], found["high"], beside))
+    return Markup(charts.forest(rows, f"{name} against {opponent}", f"{name} against {opponent}", neutral))
+
+
+def _curve(name: str, lines: dict[str, list[tuple[float, float]]]) -> str:
+    return charts.lines(lines, name, "update", name)
+
+
+def _scale(scale: ScaleFacts) -> dict[str, Any]:
+    """Charts of one scale, and the prompts at its ends."""
+    step = max(1, len(scale.q) // DOTS)
+    against = {
+        "prompt length, characters": [float(len(text)) for text in scale.texts],
+        "mean residual c − B": scale.residual,
+        "mean strength": scale.strength,
+        "true q*": scale.true or [],
+    }
+    plots = [charts.histogram(scale.q, f"q of {scale.name}", "q")]
+    plots.append(charts.forest(_domain_rows(scale), "q by domain", "q, quartiles", 1.0))
+    plots += [
+        charts.scatter([*zip(values, scale.q, strict=True)][::step], f"q against {name}", name, "q")
+        for name, values in against.items()
+        if values
+    ]
+    rows = [
+        {"text": text, "domain": domain, "q": q, "true": None if scale.true is None else scale.true[place]}
+        for place, (text, domain, q) in enumerate(zip(scale.texts, scale.domains, scale.q, strict=True))
+    ]
+    return {
+        "name": scale.name,
+        "prompts": len(scale.q),
+        "low": scale.q[0],
+        "high": scale.q[-1],
+        "agreement": scale.agreement,
+        "plots": [Markup(plot) for plot in plots],
+        "surest": rows[:EXTREMES],
+        "least_sure": rows[::-1][:EXTREMES],
+        "true": scale.true is not None,
+    }
+
+
+def _domain_rows(scale: ScaleFacts) -> list[Interval]:
+    """Median and quartiles of q in each domain; scales are sorted, so each domain's values are."""
+    values: dict[str, list[float]] = {}
+    for domain, q in zip(scale.domains, scale.q, strict=True):
+        values.setdefault(domain or "(none)", []).append(q)
+    return [
+        Interval(domain, found[len(found) // 2], found[len(found) // 4], found[3 * len(found) // 4])
+        for domain, found in sorted(values.items())
+    ]
+
+
+def _panel(facts: Facts, panel: PanelFacts) -> dict[str, Any]:
+    """A panel's texts for the browser of generations, packed: prompts, then each policy by itself."""
+    evaluation = facts.run.recipe.evaluation
+    assert evaluation is not None
+    return {
+        "name": panel.name,
+        "baseline": evaluation.baseline,
+        "policies": [*panel.answers],
+        "prompts": packed({"prompts": panel.prompts, "domains": panel.domains}),
+        "answers": {policy: packed(answers) for policy, answers in panel.answers.items()},
+    }
+
+
+def packed(value: Any) -> str:
+    """Compressed JSON in characters that mean nothing to HTML."""
+    return base64.b64encode(gzip.compress(json.dumps(value).encode(), mtime=0)).decode()
+
+
+def clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def amount(value: float) -> str:
+    """12,345,678 as 12.3 M; nothing for nothing."""
+    for size, name in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.1f} {name}"
+    return f"{value:g}" if value else ""
+
+
+def estimate(found: Any, digits: int) -> str:
+    value, low, high = (found["value"], found["low"], found["high"]) if isinstance(found, dict) else (*found,)
+    return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
