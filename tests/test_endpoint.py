@@ -75,7 +75,6 @@ def test_answers_without_labels_or_probabilities_are_errors():
 
 def test_an_endpoint_that_is_not_there_is_named():
     judge = PairwiseJudge(HERE)
-    judge.client = judge.client.with_options(max_retries=0)
     with pytest.raises(UserError, match=r"127\.0\.0\.1:9/v1 did not answer"):
         list(judge.answers([ASKED]))
 

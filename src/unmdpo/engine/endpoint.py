@@ -11,10 +11,13 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unmdpo.data.identity import Prompt
 from unmdpo.errors import UserError
+
+if TYPE_CHECKING:
+    from openai import OpenAI
 
 FIRST, SECOND = "A", "B"
 ALTERNATIVES = 20  # log-probabilities asked for; the endpoints' usual limit
@@ -59,33 +62,33 @@ class Question:
 
 class PairwiseJudge:
     def __init__(self, endpoint: Endpoint) -> None:
-        try:
-            from openai import OpenAI  # noqa: PLC0415 - an extra
-        except ImportError as error:
-            raise UserError(
-                "judging by an endpoint needs its client: pip install 'unmdpo[endpoint]'"
-            ) from error
         self.endpoint = endpoint
-        # servers on one's own machine ask for no key, and the client for any
-        self.client = OpenAI(base_url=endpoint.url, api_key=os.environ.get(endpoint.key) or "none")
 
     def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, float]]:
         """Each question's place and the probability that its candidate is preferred, as they come."""
-        with ThreadPoolExecutor(self.endpoint.workers) as pool:
-            places = {pool.submit(self.preference, asked): place for place, asked in enumerate(questions)}
+        with self._client() as client, ThreadPoolExecutor(self.endpoint.workers) as pool:
+            asked = {pool.submit(self._preference, client, one): i for i, one in enumerate(questions)}
             try:
-                for done in as_completed(places):
-                    yield places[done], done.result()
+                for done in as_completed(asked):
+                    yield asked[done], done.result()
             finally:
                 pool.shutdown(cancel_futures=True)
 
-    def preference(self, asked: Question) -> float:
+    def _client(self) -> "OpenAI":
+        try:
+            from openai import OpenAI  # noqa: PLC0415 - an extra
+        except ImportError as error:
+            raise UserError("an endpoint's judge needs its client: pip install 'unmdpo[endpoint]'") from error
+        # servers on one's own machine ask for no key, and the client for any
+        return OpenAI(base_url=self.endpoint.url, api_key=os.environ.get(self.endpoint.key) or "none")
+
+    def _preference(self, client: "OpenAI", asked: Question) -> float:
         from openai import OpenAIError  # noqa: PLC0415 - an extra
 
         ahead = candidate_is_first(asked.prompt_hash, self.endpoint.seed)
         first, second = (asked.candidate, asked.baseline) if ahead else (asked.baseline, asked.candidate)
         try:
-            said = self.client.chat.completions.create(
+            said = client.chat.completions.create(
                 model=self.endpoint.model,
                 messages=[{"role": "user", "content": question_text(asked.prompt, first, second)}],
                 max_tokens=1,
@@ -95,7 +98,8 @@ class PairwiseJudge:
             )
         except OpenAIError as error:
             raise UserError(f"the judge at {self.endpoint.url} did not answer: {error}") from error
-        preferred = _first_label_share(self._alternatives(said, asked))
+        found = self._alternatives(said, asked)
+        preferred = found[FIRST] / (found[FIRST] + found[SECOND])
         return preferred if ahead else 1.0 - preferred
 
     def _alternatives(self, said: Any, asked: Question) -> dict[str, float]:
@@ -114,10 +118,6 @@ class PairwiseJudge:
                 f"{asked.prompt_hash[:12]}…, and neither A nor B is among its {ALTERNATIVES} likeliest tokens"
             )
         return found
-
-
-def _first_label_share(found: dict[str, float]) -> float:
-    return found[FIRST] / (found[FIRST] + found[SECOND])
 
 
 def candidate_is_first(prompt_hash: str, seed: int) -> bool:

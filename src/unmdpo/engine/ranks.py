@@ -66,11 +66,10 @@ def join(device: torch.device) -> Ranks:
 
 def device_name() -> str:
     """For records of where something was computed."""
-    return (
-        torch.cuda.get_device_name()
-        if torch.cuda.is_available()
-        else f"CPU, {torch.get_num_threads()} threads"
-    )
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    threads = torch.get_num_threads()
+    return f"CPU, {threads} thread{'s' if threads > 1 else ''}"
 
 
 def local_device() -> torch.device:
