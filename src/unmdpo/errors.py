@@ -16,3 +16,11 @@ class DataError(UserError):
 
 class UnmdpoWarning(UserWarning):
     """Something the user should know, though the work goes on."""
+
+
+class Stopped(BaseException):
+    """A signal asked for a stop, and what was at hand is safely on disk."""
+
+    def __init__(self, signal: int) -> None:
+        super().__init__(signal)
+        self.signal = signal

@@ -5,8 +5,10 @@ torch or transformers at the top.
 """
 
 import io
+import signal
 import sys
 import warnings
+from types import FrameType
 from typing import Annotated, Any, TextIO
 
 import typer
@@ -14,7 +16,7 @@ from typer.core import TyperGroup
 
 import unmdpo
 from unmdpo.cli import alpaca, audit, bench, lab, recipes, report, run
-from unmdpo.errors import UnmdpoWarning, UserError
+from unmdpo.errors import Stopped, UnmdpoWarning, UserError
 
 
 class _Group(TyperGroup):
@@ -28,6 +30,10 @@ class _Group(TyperGroup):
                 raise
             typer.secho(f"error: {error}", fg="red", err=True)
             raise typer.Exit(2) from error
+        except (KeyboardInterrupt, Stopped) as error:
+            number = error.signal if isinstance(error, Stopped) else signal.SIGINT
+            typer.secho("stopped; what is done is kept, and the same command goes on from there", err=True)
+            raise typer.Exit(128 + number) from error
 
 
 app = typer.Typer(
@@ -80,7 +86,13 @@ def _show_warning(
     typer.secho(f"{label}: {message}", fg="yellow", err=True)
 
 
+def _stop(number: int, frame: FrameType | None) -> None:
+    """SIGTERM as an exception, so that whoever holds processes or locks lets them go."""
+    raise Stopped(number)
+
+
 def main() -> None:
+    signal.signal(signal.SIGTERM, _stop)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without τ shows ?, and the work goes on

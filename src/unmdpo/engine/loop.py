@@ -5,6 +5,8 @@ folder/throughput.jsonl   how fast it went
 folder/checkpoints/       the last few, and the terminal one
 """
 
+import contextlib
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +16,9 @@ from unmdpo.engine.checkpoint import checkpoints, load_checkpoint, save_checkpoi
 from unmdpo.engine.flops import forward_flops, matrix_rate, training_passes
 from unmdpo.engine.score import Validation
 from unmdpo.engine.sinks import JsonLines, Sink
+from unmdpo.engine.stopping import StopRequests
 from unmdpo.engine.train import Trainer
+from unmdpo.errors import Stopped
 from unmdpo.objectives import AdaptiveObjective
 
 
@@ -40,7 +44,7 @@ def train(
     if newest is not None:
         load_checkpoint(trainer, newest)
     log, timer = Log(trainer, folder, sinks), Timer(settings.checkpoint_minutes)
-    try:
+    with StopRequests() as stop, contextlib.closing(log):
         while newest is None or trainer.update < trainer.settings.updates:
             started = time.perf_counter()
             metrics = trainer.step()
@@ -50,11 +54,12 @@ def train(
                 metrics |= validation(trainer)
             log.write(metrics, seconds)
             timely = trainer.ranks.agree(timer.rings(), trainer.device)
-            if last or timely or _due(trainer.update, settings.checkpoint_updates):
+            stopping = trainer.ranks.agree(stop.asked is not None, trainer.device)
+            if last or timely or stopping or _due(trainer.update, settings.checkpoint_updates):
                 newest = save_checkpoint(trainer, saved, keep=settings.keep)
                 timer = Timer(settings.checkpoint_minutes)
-    finally:
-        log.close()
+            if stopping and not last:
+                raise Stopped(stop.asked or signal.SIGTERM)
     return newest
 
 

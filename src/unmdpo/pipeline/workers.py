@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from unmdpo.errors import UserError
+from unmdpo.errors import Stopped, UserError
 from unmdpo.pipeline.run import Run, make, open_run, ready_stages, tell_failures
 from unmdpo.pipeline.store import Store
 from unmdpo.pipeline.view import View
@@ -121,6 +121,8 @@ def _work(recipe: str, root: str, name: str, slot: int, jobs: int, messages: Any
     try:
         run = open_run(described, Store(Path(root)))
         make(run, run.stages[name], lambda text: messages.put(("progress", name, text)))
+    except (Stopped, KeyboardInterrupt):
+        messages.put(("failed", name, "stopped"))
     except UserError as error:
         messages.put(("failed", name, str(error)))
     except BaseException:
