@@ -390,7 +390,9 @@ def test_a_failed_stage_names_itself_and_leaves_the_others(folder, tmp_path):
     run = open_run(recipe(folder, evaluation=evaluation), Store(tmp_path / "store"))
     stream = io.StringIO()
     with pytest.raises(
-        UserError, match=r"judgement\[dpo,one\]: [\s\S]*out of order[\s\S]*not started, because"
+        UserError,
+        match=r"judgement\[dpo,one\]: the judge failed: RuntimeError: out of order "
+        r"\(.*pipeline_world.py:\d+\)[\s\S]*not started, because",
     ):
         execute(run, jobs=2, view=Lines(stream))
     assert "policy[ulnm-wr]" in run.finished
@@ -520,3 +522,25 @@ def test_the_commands(done, folder, tmp_path):
     assert unknown.exit_code == 2
     assert "importable from the current folder" in unknown.output
     assert shell.invoke(app, ["gc", "--store", str(tmp_path / "none")]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("key", "changes"),
+    [
+        ("model.path", {"model": {"path": "./no/such/model"}}),
+        ("data.path", {"data": {"source": "helpsteer3", "path": "nowhere.jsonl"}}),
+        ("pilots.model.path", {"pilots": {"model": {"path": "/no/such/proxy"}}}),
+    ],
+)
+def test_places_that_are_not_there_are_told_before_any_work(folder, tmp_path, key, changes):
+    run = open_run(recipe(folder, **changes), Store(tmp_path / "store"))
+    with pytest.raises(UserError, match=f"{key}: there is no file or folder"):
+        execute(run)
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_stage_that_began_nothing_leaves_nothing(folder, tmp_path):
+    run = open_run(recipe(folder, evaluation=judged_by("broken_judge")), Store(tmp_path / "store"))
+    with pytest.raises(UserError, match="out of order"):
+        execute(run)
+    assert [*(tmp_path / "store" / "work").iterdir()] == []

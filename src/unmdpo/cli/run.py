@@ -95,22 +95,23 @@ def plan(
     from unmdpo.engine.sinks import clock
     from unmdpo.pipeline.plan import plan as estimate
     from unmdpo.pipeline.plan import useful_rate
-    from unmdpo.pipeline.run import check_judge, open_run
+    from unmdpo.pipeline.run import check_outside, open_run
     from unmdpo.pipeline.store import Store
     from unmdpo.recipes import load_recipe
 
     rate = useful_rate(device)
-    check_judge(open_run(load_recipe(recipe, overrides or []), Store(store)))
-    planned = estimate(open_run(load_recipe(recipe, overrides or []), Store(store)), device)
+    described = load_recipe(recipe, overrides or [])
+    check_outside(described)
+    planned = estimate(open_run(described, Store(store)), device)
     table = Table("stage", "", "M tokens", "PFLOP", "GiB", "time", box=None, pad_edge=False)
     for cost in planned.costs:
         model = cost.flops > 0
         table.add_row(
             escape(cost.stage),
             "there" if cost.cached else "",
-            f"{cost.tokens / 1e6:.1f}" if model else "",
-            f"{cost.flops / 1e15:,.1f}" if model else "",
-            f"{cost.memory / 2**30:.1f}{' (recomputing)' if cost.checkpointing else ''}" if model else "",
+            f"{cost.tokens / 1e6:,.3g}" if model else "",
+            f"{cost.flops / 1e15:,.3g}" if model else "",
+            f"{cost.memory / 2**30:.3g}{' (recomputing)' if cost.checkpointing else ''}" if model else "",
             clock(cost.seconds(rate)) if model and not cost.cached else "",
         )
     Console().print(table)

@@ -7,6 +7,7 @@ of the Hub with one output and a chat template; any importable Python function c
 import importlib
 import math
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -84,10 +85,21 @@ def look_here() -> None:
 
 def checked(judge: Judge, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[float]:
     """The judge's scores; one finite number for each response, or an error that says which is not."""
-    scores = [float(score) for score in judge(prompts, responses)]
+    try:
+        scores = [float(score) for score in judge(prompts, responses)]
+    except UserError:
+        raise
+    except Exception as error:  # somebody's own function: whatever it raises is theirs to mend
+        raise UserError(f"the judge failed: {type(error).__name__}: {error}{_where(error)}") from error
     if len(scores) != len(responses):
         raise UserError(f"the judge gave {len(scores)} scores for {len(responses)} responses")
     bad = [place for place, score in enumerate(scores) if not math.isfinite(score)]
     if bad:
         raise UserError(f"the judge's scores of prompts {bad[:8]} are not finite")
     return scores
+
+
+def _where(error: Exception) -> str:
+    """The line that raised it, as people know their own code."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""

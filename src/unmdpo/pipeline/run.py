@@ -173,7 +173,7 @@ def execute(
     """
     view = view or View()
     wanted = wanted_stages(run, until, only)
-    check_judge(run)
+    check_outside(run.recipe)
     for pattern in force:
         for name in _with_dependents(run, _matching(run, pattern)):
             run.store.remove(run.stages[name].place)
@@ -217,11 +217,26 @@ def make(run: Run, stage: Stage, report: Callable[[str], None]) -> Artifact:
     return run.store.make(stage.place, describe(run, stage, inputs), work)
 
 
-def check_judge(run: Run) -> None:
-    """A judge that cannot be imported is told before anything is trained."""
-    evaluation = run.recipe.evaluation
-    if evaluation is not None and evaluation.judge.function is not None:
-        load_function(evaluation.judge.function)
+def check_outside(recipe: Recipe) -> None:
+    """What a recipe names and is not there is told before anything is trained: folders, files, a judge."""
+    places = {"model.path": recipe.model.path, "data.path": recipe.data.path}
+    places["data.validation.path"] = recipe.data.validation.path
+    if recipe.pilots.model is not None:
+        places["pilots.model.path"] = recipe.pilots.model.path
+    if recipe.evaluation is not None:
+        places["evaluation.judge.path"] = recipe.evaluation.judge.path
+        if recipe.evaluation.judge.function is not None:
+            load_function(recipe.evaluation.judge.function)
+    for key, path in places.items():
+        if path is not None and not _hub_name(path) and not Path(path).expanduser().exists():
+            raise UserError(f"{key}: there is no file or folder '{path}'")
+
+
+def _hub_name(path: str) -> bool:
+    """Could this be `name` or `owner/name` on the Hub, rather than a place on this machine?"""
+    return re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", path) is not None and not path.endswith(
+        (".jsonl", ".json", ".parquet", ".gz")
+    )
 
 
 def finished_inputs(run: Run, stage: Stage) -> dict[str, Artifact]:

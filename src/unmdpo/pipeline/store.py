@@ -6,6 +6,7 @@ locks/KEY               held while a stage works, released by the system if it d
 runs/NAME/run.json      which artifacts a run consists of
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -140,6 +141,9 @@ class Store:
                 folder.rename(target)
             except OSError as error:
                 raise UserError(f"{error.filename or folder}: {error.strerror or error}") from error
+            finally:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()  # nothing was begun in it; what was begun is kept for the next try
             return Artifact(target)
 
     def _lock(self, key: str) -> FileLock:
