@@ -172,7 +172,7 @@ class Interval:
 def forest(rows: Sequence[Interval], title: str, x_label: str, neutral: float) -> str:
     """Points with intervals, one row each, and a line where nothing differs."""
     ends = [neutral, *(end for row in rows for end in (row.low, row.high, *(row.beside or ())))]
-    left, step = 118, 24
+    left, step = max(118, 20 + 7 * max(len(row.name) for row in rows)), 24
     height = TOP + step * len(rows) + BOTTOM
     across, bottom = spread(ends, left, WIDTH - RIGHT), height - BOTTOM
     body = []
