@@ -11,10 +11,11 @@ from unmdpo.data import Message, load_comparisons
 from unmdpo.engine.generate import GenerationSettings, Generator
 from unmdpo.engine.models import ModelSource, load_model, make_encoder
 from unmdpo.errors import UserError
+from unmdpo.lab import model_folder
 from unmdpo.lab.judge import gold
 from unmdpo.lab.world import Knobs, World
 from unmdpo.pipeline.lab.demo import check_scale, demo_recipe, truth_of
-from unmdpo.pipeline.lab.reference import build, shipped
+from unmdpo.pipeline.lab.reference import build
 from unmdpo.pipeline.run import open_run
 from unmdpo.pipeline.store import Store
 
@@ -29,9 +30,9 @@ def test_the_reference_is_built_the_same_again(tmp_path):
 
 def test_the_shipped_model_is_small_and_half_good():
     """It answers in words of the world, better than chance, and idly: there is something to learn."""
-    assert sum(file.stat().st_size for file in shipped().iterdir()) < 3 * 2**20
+    assert sum(file.stat().st_size for file in model_folder().iterdir()) < 3 * 2**20
     prompts = [(Message("user", p.text),) for p in World().prompts(60, "validation")]
-    source = ModelSource(str(shipped()))
+    source = ModelSource(str(model_folder()))
     model = load_model(source, device=torch.device("cpu"), dtype=torch.float32)
     generator = Generator(model, make_encoder(source, max_length=256), GenerationSettings(max_new_tokens=32))
     made = sorted((g for batch in generator.generate(prompts) for g in batch), key=lambda g: g.prompt)
@@ -41,7 +42,7 @@ def test_the_shipped_model_is_small_and_half_good():
 
 
 def test_the_tokenizer_can_say_anything():
-    encoder = make_encoder(ModelSource(str(shipped())), max_length=256)
+    encoder = make_encoder(ModelSource(str(model_folder())), max_length=256)
     text = "add one to nine, naïve Ünïcode 🙂 <|x|>"
     ids = encoder.tokenize([text])[0]
     assert encoder.tokenizer.decode(ids) == text

@@ -11,10 +11,10 @@ from scipy.stats import gmean
 
 from unmdpo.data.identity import Prompt
 from unmdpo.errors import UserError
+from unmdpo.lab import model_folder
 from unmdpo.lab.export import write
 from unmdpo.lab.tasks import read
 from unmdpo.lab.world import Knobs, World, true_scale
-from unmdpo.pipeline.lab.reference import shipped
 from unmdpo.pipeline.run import Run
 from unmdpo.pipeline.store import write_json
 from unmdpo.pipeline.tables import prompt_of
@@ -35,7 +35,7 @@ def demo_recipe(folder: Path, knobs: Knobs = WORLD, overrides: Sequence[str] = (
     write_json(place / KNOBS, asdict(knobs))
     write(place / "train.jsonl", world.comparisons())
     write(place / "validation.jsonl", world.comparisons("validation", HELD_OUT))
-    here = (f"data.path={json.dumps(str(place))}", f"model.path={json.dumps(str(shipped()))}")
+    here = (f"data.path={json.dumps(str(place))}", f"model.path={json.dumps(str(model_folder()))}")
     return load_recipe(str(files("unmdpo.lab") / "demo.yaml"), [*here, *overrides])
 
 

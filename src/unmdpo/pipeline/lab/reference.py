@@ -4,7 +4,6 @@ It ships inside the package; `unmdpo lab build` makes it again, the same on the 
 """
 
 from collections.abc import Callable, Iterator
-from importlib.resources import files
 from itertools import islice
 from pathlib import Path
 
@@ -24,11 +23,6 @@ TEMPLATE = (
 )
 WORLD = Knobs(prompts=8000)
 UPDATES, BATCH, PEAK_RATE, WARM_UP = 3000, 64, 2e-3, 100
-
-
-def shipped() -> Path:
-    """The folder of the model that comes with the package."""
-    return Path(str(files("unmdpo.lab") / "model"))
 
 
 def build(folder: Path, updates: int = UPDATES, report: Callable[[str], None] = print) -> None:
