@@ -131,7 +131,7 @@ MISTAKES = {
     ),
     "two judges": (
         changed("{path: some/judge}", "{path: some/judge, function: a:b}"),
-        "evaluation.judge: give the path of a reward model or a function, one of them",
+        "evaluation.judge: give the path of a reward model, a function or an endpoint, one of them",
     ),
     "no judge": (changed("{path: some/judge}", "{}"), "evaluation.judge: give the path of a reward model"),
     "wrong type": (changed("size: 10", "size: many"), ":11: evaluation.panels.small.size: Input should be"),
@@ -302,3 +302,55 @@ def test_yaml_round_trip(value):
 def test_any_text_is_a_recipe_or_a_user_error(text):
     with contextlib.suppress(UserError):  # and nothing else
         Document(text, "x")
+
+
+def test_a_recipe_over_another(tmp_path):
+    (tmp_path / "mine.yaml").write_text(
+        "extends: hs3-1b\nname: mine\ntraining: {updates: 7}\npolicies: {spo: null}\nevaluation: null\n"
+    )
+    (tmp_path / "again.yaml").write_text("extends: mine.yaml\nname: again\nseed: 17\n")
+    base, found = load_recipe("hs3-1b"), load_recipe(str(tmp_path / "again.yaml"))
+    assert (found.name, found.seed, found.training.updates) == ("again", 17, 7)
+    assert found.training.warmup == base.training.warmup
+    assert [*found.policies] == [name for name in base.policies if name != "spo"]
+    assert found.evaluation is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("extends: nothing-like-it\n", "no recipe is called 'nothing-like-it'"),
+        ("extends: loop.yaml\n", r"loop\.yaml:1: extends: this recipe extends itself"),
+        ("extends: [a]\n", r"loop\.yaml:1: extends: a packaged name or a YAML file"),
+        ("extends: hs3-1b\ntraining: {updats: 3}\n", r"loop\.yaml:2: training\.updats: unknown key"),
+        ("extends: away.yaml\n", r"away\.yaml: cannot be read"),
+    ],
+)
+def test_bases_that_cannot_be(tmp_path, text, message):
+    path = tmp_path / "loop.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message):
+        load_recipe(str(path))
+
+
+def test_published_numbers_are_consistent():
+    """Wins and ties of n prompts make multiples of 50/n; a value lies in its interval."""
+    checked = 0
+    for name in packaged():
+        evaluation = load_recipe(name).evaluation
+        for panel, policies in evaluation.published.items():
+            for policy, numbers in policies.items():
+                for value, low, high in filter(None, (numbers.win_rate, numbers.reward_difference)):
+                    assert low <= value <= high, (name, panel, policy)
+                if numbers.win_rate is not None:
+                    halves = numbers.win_rate[0] * evaluation.panels[panel].size / 50
+                    rounding = 0.00501 * evaluation.panels[panel].size / 50
+                    assert abs(halves - round(halves)) <= rounding, (name, panel, policy)
+                    checked += 1
+    assert checked >= 44
+
+
+def test_published_numbers_need_a_panel_and_a_policy_that_exist():
+    for key in ("evaluation.published.eval40={dpo: {}}", "evaluation.published.eval400.dpoo={}"):
+        with pytest.raises(UserError, match="did you mean"):
+            load_recipe("hs3-1b", [key])

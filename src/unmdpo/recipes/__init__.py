@@ -29,14 +29,43 @@ def packaged() -> dict[str, str]:
 def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     """The recipe of a packaged name or a YAML file, with `key.sub=value` overrides applied."""
     document = _find(name)
-    data = {} if document.data is None else document.data
-    if not isinstance(data, dict):
-        raise UserError(f"{document.name}:1: a recipe should be a mapping of keys to values")
+    data = _whole(document)
     overridden = {key: text for text in overrides for key in [_override(data, text)]}
     try:
         return Recipe.model_validate(data)
     except ValidationError as error:
         raise UserError(_explain(error, document, overridden)) from error
+
+
+def _whole(document: Document, above: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The document's mapping over that of the recipe it extends."""
+    data = {} if document.data is None else document.data
+    if not isinstance(data, dict):
+        raise UserError(f"{document.name}:1: a recipe should be a mapping of keys to values")
+    base = data.pop("extends", None)
+    if base is None:
+        return data
+    where = f"{document.name}:{document.lines.get(('extends',), 1)}"
+    if not isinstance(base, str):
+        raise UserError(f"{where}: extends: a packaged name or a YAML file")
+    if document.name in above:
+        raise UserError(f"{where}: extends: this recipe extends itself, through {', '.join(above)}")
+    if base.endswith((".yaml", ".yml")):
+        base = str(Path(document.name).parent / base)  # beside the one that names it
+    return _over(_whole(_find(base), (*above, document.name)), data)
+
+
+def _over(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Mappings are merged key by key, everything else is replaced; null takes a key away."""
+    merged = dict(base)
+    for key, value in changes.items():
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, dict) and isinstance(merged.get(key), dict):
+            merged[key] = _over(merged[key], value)
+        else:
+            merged[key] = value
+    return merged
 
 
 def _find(name: str) -> Document:
@@ -105,5 +134,12 @@ def _place(key: Key, document: Document, overridden: dict[Key, str], own: bool) 
 
 
 def schema() -> str:
-    """The recipe's JSON schema, for editors."""
-    return json.dumps(Recipe.model_json_schema(), indent=2) + "\n"
+    """The recipe's JSON schema, for editors. A recipe may extend another, so no key must be there."""
+    described = Recipe.model_json_schema()
+    described["properties"]["extends"] = {
+        "type": "string",
+        "description": "a packaged recipe, or a YAML file beside this one, that this one changes",
+    }
+    for part in (described, *described["$defs"].values()):
+        part.pop("required", None)
+    return json.dumps(described, indent=2) + "\n"
