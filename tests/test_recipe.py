@@ -7,14 +7,13 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from unmdpo.data.sources import SOURCES
 from unmdpo.errors import UserError
-from unmdpo.recipe import SourceName
+from unmdpo.recipe import SourceName, as_yaml
 from unmdpo.recipes import load_recipe, packaged, schema
 from unmdpo.yamls import Document
 
@@ -64,7 +63,7 @@ def test_every_packaged_recipe_resolves_and_repeats():
     assert {"hs3-1b", "hs2-1b"} <= packaged().keys()
     for name in packaged():
         recipe = load_recipe(name)
-        assert recipe.name == name
+        assert recipe.name == name or name.startswith("_")  # those are there to be extended
 
 
 def test_resolved_yaml_is_the_same_recipe(recipe_file):
@@ -266,7 +265,7 @@ def test_schema_is_current_and_accepts_the_packaged_recipes():
         ("policies", "Bad Name", {"objective": "dpo"}),
         ("training", "upates", 3),
     ):
-        bad = good | {section: good[section] | {key: value}}
+        bad = good | {section: good.get(section, {}) | {key: value}}
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(bad, json.loads(shipped))
 
@@ -294,8 +293,10 @@ plain = st.recursive(
 
 
 @given(plain)
+@example("\x85")
+@example({"\u2028": "≡ \u2029 \x85"})
 def test_yaml_round_trip(value):
-    assert Document(yaml.safe_dump(value, allow_unicode=True), "x").data == value
+    assert Document(as_yaml(value), "x").data == value
 
 
 @given(st.text(max_size=80))

@@ -171,7 +171,21 @@ def test_charts_place_what_they_show():
     assert "<title>2</title>" in bars
     assert "<title>1</title>" in bars
     assert charts.histogram([1.0, 1.0], "t", "x")  # all equal
-    assert charts.lines({"a": [(0, float("nan"))]}, "t", "x", "y") == ""
+    assert charts.lines({"a": [(0, float("nan"))]}, "t", "x", "y", ["a"]) == ""
+    assert charts.forest([], "t", "x", 0) == ""
+    assert charts.scatter([(float("nan"), 1.0)], "t", "x", "y") == ""
+
+
+def test_lines_keep_their_policys_colour():
+    drawn = charts.lines({"c": [(0, 1.0), (1, 2.0)]}, "t", "x", "y", ["a", "b", "c"])
+    assert 'class="line c2"' in drawn  # the third, though nothing is known of the first two
+
+
+def test_a_long_name_leaves_room_for_its_interval():
+    drawn = charts.forest([charts.Interval("n" * 80, 55, 50, 60)], "t", "x", 50)
+    (start, end) = re.search(r'class="whisker" x1="([\d.]+)" y1="[\d.]+" x2="([\d.]+)"', drawn).groups()
+    assert 230 <= float(start) < float(end) <= charts.WIDTH
+    assert "…" in drawn
 
 
 def test_amounts_for_people():

@@ -364,7 +364,12 @@ class Recipe(Strict):
 
 
 def as_yaml(value: Any) -> str:
-    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100)
+    """YAML that reads back as the same value: letters as they are, unless one of Unicode's own line breaks
+    is among them, which PyYAML writes and does not read."""
+    text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100)
+    if set(text) & {"\x85", "\u2028", "\u2029"}:
+        text = yaml.safe_dump(value, sort_keys=False, allow_unicode=False, width=100)
+    return text
 
 
 def _at(path: tuple[str, ...], message: str) -> PydanticCustomError:

@@ -58,7 +58,7 @@ class Board(View):
 
     def drawn(self) -> RenderableType:
         table = Table.grid(padding=(0, 2))
-        for stage, (since, text) in self.working.items():
+        for stage, (since, text) in list(self.working.items()):  # drawn in a thread of its own
             table.add_row(f"[bold]{escape(stage)}", _seconds(since), escape(text))
         done = f"{self.there + self.made} of {self.stages} stages done"
         parts = [done, *([f"{self.there} were there"] if self.there else []), _seconds(self.began)]

@@ -18,7 +18,7 @@ def list_recipes(ctx: typer.Context) -> None:
     from unmdpo.recipes import load_recipe, packaged
 
     table = Table("recipe", "what it runs", "policies", box=None, pad_edge=False)
-    for name in packaged():
+    for name in (name for name in packaged() if not name.startswith("_")):
         recipe = load_recipe(name)
         table.add_row(name, recipe.description, str(len(recipe.policies)))
     Console().print(table)

@@ -20,7 +20,8 @@ MAX_MISTAKES = 12  # a screen
 
 
 def packaged() -> dict[str, str]:
-    """Name → text of every recipe that comes with the package."""
+    """Name → text of every recipe that comes with the package. Names that begin with an underscore are
+    there to be extended."""
     files = (file for file in resources.files(__name__).iterdir() if file.name.endswith(".yaml"))
     ordered = sorted(files, key=lambda file: file.name)
     return {file.name.removesuffix(".yaml"): file.read_text("utf-8") for file in ordered}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 520, 240, 52, 34, 12, 12
+LONGEST_NAME = 30  # characters of a row's name
 
 
 @dataclass(frozen=True)
@@ -79,15 +80,22 @@ def _frame(across: Axis, up: Axis, x_label: str, y_label: str) -> list[str]:
     return [*body, turned]
 
 
-def lines(series: dict[str, list[tuple[float, float]]], title: str, x_label: str, y_label: str) -> str:
-    """One line for each name; names stand beside in the page's legend, by the same colours."""
+def lines(
+    series: dict[str, list[tuple[float, float]]],
+    title: str,
+    x_label: str,
+    y_label: str,
+    colours: Sequence[str],
+) -> str:
+    """One line for each name, coloured by its place among `colours`, as the page's legend is."""
     points = [point for line in series.values() for point in line if math.isfinite(point[1])]
     if not points:
         return ""
     across = spread([x for x, _ in points], LEFT, WIDTH - RIGHT, 0.0)
     up = spread([y for _, y in points], HEIGHT - BOTTOM, TOP)
     body = _frame(across, up, x_label, y_label)
-    for place, (name, line) in enumerate(series.items()):
+    for name, line in series.items():
+        place = colours.index(name)
         path = " ".join(f"{across.at(x):.1f},{up.at(y):.1f}" for x, y in line if math.isfinite(y))
         body.append(
             f'<polyline class="line c{place % 12}" points="{path}"><title>{escape(name)}</title></polyline>'
@@ -150,12 +158,18 @@ def histogram(values: Sequence[float], title: str, x_label: str, bins: int = 30)
 
 
 def scatter(points: Sequence[tuple[float, float]], title: str, x_label: str, y_label: str) -> str:
+    """Points whose values are known."""
+    points = [point for point in points if math.isfinite(point[0]) and math.isfinite(point[1])]
     if not points:
         return ""
     across = spread([x for x, _ in points], LEFT, WIDTH - RIGHT)
     up = spread([y for _, y in points], HEIGHT - BOTTOM, TOP)
     dots = "".join(f'<circle cx="{across.at(x):.1f}" cy="{up.at(y):.1f}" r="1.8"/>' for x, y in points)
     return _svg([*_frame(across, up, x_label, y_label), f'<g class="dots">{dots}</g>'], title)
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
 
 
 @dataclass(frozen=True)
@@ -171,8 +185,10 @@ class Interval:
 
 def forest(rows: Sequence[Interval], title: str, x_label: str, neutral: float) -> str:
     """Points with intervals, one row each, and a line where nothing differs."""
+    if not rows:
+        return ""
     ends = [neutral, *(end for row in rows for end in (row.low, row.high, *(row.beside or ())))]
-    left, step = max(118, 20 + 7 * max(len(row.name) for row in rows)), 24
+    left, step = min(230, max(118, 20 + 7 * max(len(row.name) for row in rows))), 24
     height = TOP + step * len(rows) + BOTTOM
     across, bottom = spread(ends, left, WIDTH - RIGHT), height - BOTTOM
     body = []
@@ -182,7 +198,7 @@ def forest(rows: Sequence[Interval], title: str, x_label: str, neutral: float) -
     body.append(_line(across.at(neutral), TOP, across.at(neutral), bottom, "neutral"))
     for place, row in enumerate(rows):
         y = TOP + step * (place + 0.5)
-        body.append(_text(left - 8, y + 4, row.name, "end", "row"))
+        body.append(_text(left - 8, y + 4, _shortened(row.name), "end", "row"))
         if row.beside is not None:
             value, low, high = row.beside
             body += [_line(across.at(low), y + 6, across.at(high), y + 6, "whisker published")]

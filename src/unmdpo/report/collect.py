@@ -86,7 +86,7 @@ def collect(run: Run, truth: Truth | None = None) -> Facts:
             if f"scale[{name}]" in finished and recipe.unit == "prompt"
         ],
         costs=[_cost(name, artifact.manifest) for name, artifact in finished.items()],
-        panels=[_panel(run, name) for name in _panels(run) if f"panel[{name}]" in finished],
+        panels=[panel for name in _panels(run) if (panel := _panel(run, name)) is not None],
     )
 
 
@@ -128,10 +128,13 @@ def _scale(run: Run, name: str, truth: Truth | None) -> ScaleFacts:
 
 
 def _means(of_row: np.ndarray, values: np.ndarray, count: int) -> list[float]:
-    """(count,) mean of the rows' finite values for each prompt; zero where there are none."""
+    """(count,) mean of the rows' finite values for each prompt; nan where there are none."""
     good = np.isfinite(values)
-    rows = np.maximum(np.bincount(of_row[good], minlength=count), 1)
-    means: list[float] = (np.bincount(of_row[good], values[good], minlength=count) / rows).tolist()
+    with np.errstate(invalid="ignore"):
+        means: list[float] = (
+            np.bincount(of_row[good], values[good], minlength=count)
+            / np.bincount(of_row[good], minlength=count)
+        ).tolist()
     return means
 
 
@@ -151,7 +154,10 @@ def _panels(run: Run) -> list[str]:
     return [] if run.recipe.evaluation is None else [*run.recipe.evaluation.panels]
 
 
-def _panel(run: Run, name: str) -> PanelFacts:
+def _panel(run: Run, name: str) -> PanelFacts | None:
+    """A panel with its judged answers, if there are any yet."""
+    if not any(f"judgement[{policy},{name}]" in run.finished for policy in (*run.recipe.policies, INITIAL)):
+        return None
     panel = Panel.read(run.artifact(f"panel[{name}]").file("panel.json"))
     policies = [
         policy for policy in (*run.recipe.policies, INITIAL) if f"judgement[{policy},{name}]" in run.finished

@@ -48,7 +48,10 @@ def render(facts: Facts) -> str:
         recipe=facts.run.recipe,
         folder=facts.run.folder.name,
         results=[_result(facts, panel) for panel in facts.summary],
-        curves={name: Markup(_curve(name, lines)) for name, lines in facts.curves.items()},
+        curves={
+            name: Markup(charts.lines(lines, name, "update", name, [*facts.run.recipe.policies]))
+            for name, lines in facts.curves.items()
+        },
         policies=[*facts.run.recipe.policies],
         scales=[_scale(scale) for scale in facts.scales],
         panels=[_panel(facts, panel) for panel in facts.panels],
@@ -77,6 +80,8 @@ def _result(facts: Facts, panel: str) -> dict[str, Any]:
     order = [*facts.run.recipe.policies]
     for opponent, found in report["against"].items():
         outcomes = {policy: found[policy] for policy in order if policy in found}
+        if not outcomes:
+            continue  # the baseline alone
         is_baseline = opponent == report["baseline"]
         beside = published if is_baseline else {}
         plots = [_forest(outcomes, beside, opponent, measure) for measure in MEASURES]
@@ -113,10 +118,6 @@ def _forest(outcomes: dict[str, Any], published: dict[str, Any], opponent: str, 
         beside = None if said is None else tuple(said)
         rows.append(Interval(policy, found["value"], found["low"], found["high"], beside))
     return Markup(charts.forest(rows, f"{name} against {opponent}", f"{name} against {opponent}", neutral))
-
-
-def _curve(name: str, lines: dict[str, list[tuple[float, float]]]) -> str:
-    return charts.lines(lines, name, "update", name)
 
 
 def _scale(scale: ScaleFacts) -> dict[str, Any]:
