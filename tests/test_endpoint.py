@@ -68,7 +68,9 @@ def test_spellings_of_a_label_count_together():
 def test_answers_without_labels_or_probabilities_are_errors():
     judge = PairwiseJudge(HERE)
     with pytest.raises(UserError, match="neither A nor B"):
-        judge._alternatives(said("C", C=0.5, D=0.1), ASKED)
+        judge._alternatives(said("<think>", **{"<think>": 0.98, "A": 0.01}), ASKED)
+    with pytest.raises(UserError, match="something else"):
+        judge._alternatives("<html>", ASKED)
     with pytest.raises(UserError, match="no log-probabilities"):
         judge._alternatives(said("A"), ASKED)
 

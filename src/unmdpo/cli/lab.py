@@ -1,5 +1,6 @@
 """`unmdpo demo` and `unmdpo lab`: a world whose truth is known."""
 
+import shlex
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -34,23 +35,30 @@ def demo(
     """The whole method on a small world whose truth is known, in minutes, on a laptop."""
     from unmdpo.cli.progress import shown_progress
     from unmdpo.cli.run import show_summary
+    from unmdpo.errors import UserError
     from unmdpo.pipeline.lab.demo import WORLD, check_scale, demo_recipe, truth_of
     from unmdpo.pipeline.run import execute, open_run
     from unmdpo.pipeline.store import Store
     from unmdpo.pipeline.workers import default_jobs
     from unmdpo.report import write_report
 
-    recipe = demo_recipe(folder, replace(WORLD, prompts=prompts), overrides or [])
-    (folder / "demo.yaml").write_text(recipe.to_yaml(), "utf-8")
+    try:
+        recipe = demo_recipe(folder, replace(WORLD, prompts=prompts), overrides or [])
+        (folder / "demo.yaml").write_text(recipe.to_yaml(), "utf-8")
+    except OSError as error:
+        raise UserError(f"{error.filename or folder}: {error.strerror or error}") from error
     run = open_run(recipe, Store(folder / "store"))
     with shown_progress(len(run.stages)) as view:
         execute(run, jobs=jobs or default_jobs(), view=view)
-    show_summary(run.summary)
-    for name in recipe.scales:
-        _show_check(check_scale(run, name))
+    if "summary" in run.finished:
+        show_summary(run.summary)
+    for name, scale in recipe.scales.items():
+        if f"scale[{name}]" in run.finished and scale.unit == "prompt":
+            _show_check(check_scale(run, name))
     report = write_report(run, folder / "report.html", truth_of(recipe))
     typer.echo(f"report: {report}")
-    typer.echo(f"recipe: {folder / 'demo.yaml'} (change it, then: unmdpo run {folder / 'demo.yaml'})")
+    again = ["unmdpo", "run", str(folder / "demo.yaml"), "--store", str(folder / "store")]
+    typer.echo(f"to change something and go on: {shlex.join(again)}")
 
 
 def _show_check(check: "ScaleCheck") -> None:

@@ -8,7 +8,7 @@ candidate is preferred: that is the score, and the baseline's own is one half.
 import hashlib
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from openai import OpenAI
 
 FIRST, SECOND = "A", "B"
+LEAST_SHARE = 0.05  # of probability on the two labels together, for an answer to mean something
 ALTERNATIVES = 20  # log-probabilities asked for; the endpoints' usual limit
 QUESTION = """Here is a conversation, and two responses to its last message.
 
@@ -64,7 +65,7 @@ class PairwiseJudge:
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
 
-    def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, float]]:
+    def answers(self, questions: Sequence[Question]) -> Generator[tuple[int, float]]:
         """Each question's place and the probability that its candidate is preferred, as they come."""
         with self._client() as client, ThreadPoolExecutor(self.endpoint.workers) as pool:
             asked = {pool.submit(self._preference, client, one): i for i, one in enumerate(questions)}
@@ -104,7 +105,12 @@ class PairwiseJudge:
 
     def _alternatives(self, said: Any, asked: Question) -> dict[str, float]:
         """Label → its probability, summed over spellings such as "A" and " A"."""
-        content = said.choices[0].logprobs and said.choices[0].logprobs.content
+        choices = getattr(said, "choices", None)
+        if not choices:
+            raise UserError(
+                f"the judge at {self.endpoint.url} answered with something else: {str(said)[:200]}"
+            )
+        content = choices[0].logprobs and choices[0].logprobs.content
         if not content:
             raise UserError(f"the judge at {self.endpoint.url} gives no log-probabilities of its answer")
         found = {FIRST: 0.0, SECOND: 0.0}
@@ -112,10 +118,11 @@ class PairwiseJudge:
             label = alternative.token.strip()
             if label in found:
                 found[label] += math.exp(alternative.logprob)
-        if not any(found.values()):
+        if sum(found.values()) < LEAST_SHARE:
             raise UserError(
                 f"the judge at {self.endpoint.url} answered {content[0].token!r} about prompt "
-                f"{asked.prompt_hash[:12]}…, and neither A nor B is among its {ALTERNATIVES} likeliest tokens"
+                f"{asked.prompt_hash[:12]}…, neither A nor B. A model that thinks first must be served "
+                "so that it does not"
             )
         return found
 

@@ -5,7 +5,8 @@ what it would have: a response's last bits can depend on its neighbours' padding
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -43,8 +44,7 @@ class Generator:
         self.model, self.encoder = model, encoder
         model.train(False)
         self.settings = settings or GenerationSettings()
-        # a GPU writes a token for 200 responses in the time of one, up to a cache of some gigabytes
-        self.budget = self.settings.token_budget or (131_072 if model.device.type == "cuda" else 32_768)
+        self.budget = self.settings.token_budget or default_budget(model)
         self._ends = self._end_tokens()
         if model.config._attn_implementation == "flex_attention":
             model.set_attn_implementation("sdpa")  # one token at a time is not what flex is for
@@ -55,10 +55,12 @@ class Generator:
         lengths = [len(row) + self.settings.max_new_tokens for row in self.rows]
         return alike(lengths, self.budget)
 
-    def generate(self, prompts: Sequence[Prompt], done: int = 0) -> Iterator[list[Generation]]:
-        """One list for each batch, after the `done` first ones."""
-        for members in self.batches(prompts)[done:]:
-            yield self._batch(members)
+    def generate(self, prompts: Sequence[Prompt], done: Collection[int] = ()) -> Iterator[list[Generation]]:
+        """One list for each batch, without the prompts that are `done`."""
+        for members in self.batches(prompts):
+            left = [place for place in members if place not in done]
+            if left:
+                yield self._batch(left)
 
     @torch.no_grad()
     def _batch(self, members: list[int]) -> list[Generation]:
@@ -92,6 +94,19 @@ class Generator:
     def _pad(self) -> int:
         pad = self.encoder.tokenizer.pad_token_id
         return pad if isinstance(pad, int) else 0
+
+
+def default_budget(model: PreTrainedModel) -> int:
+    """Tokens of a batch. A GPU writes a token for 200 responses in the time of one, as long as their keys and
+    values fit: they may take a third of what is free, rounded down to a power of two to be the same again."""
+    if model.device.type != "cuda":
+        return 32_768
+    config = model.config.get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    each = 2 * config.num_hidden_layers * heads * width * model.dtype.itemsize  # bytes for a token
+    free, _ = torch.cuda.mem_get_info(model.device)
+    return int(min(131_072, 2 ** int(math.log2(max(free / 3 / each, 1024)))))
 
 
 @contextlib.contextmanager

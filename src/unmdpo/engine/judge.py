@@ -65,10 +65,10 @@ def load_function(name: str) -> Judge:
     look_here()
     try:
         function = getattr(importlib.import_module(module_name), function_name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # whatever somebody's own module raises when it is imported
         raise UserError(
-            f"judge function '{name}': {error}; give package.module:function, importable from the current "
-            "folder or PYTHONPATH"
+            f"judge function '{name}': {type(error).__name__}: {error}; give package.module:function, "
+            "importable from the current folder or PYTHONPATH"
         ) from error
     if not callable(function):
         raise UserError(f"judge function '{name}' cannot be called")

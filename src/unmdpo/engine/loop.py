@@ -58,7 +58,7 @@ def train(
             if last or timely or stopping or _due(trainer.update, settings.checkpoint_updates):
                 newest = save_checkpoint(trainer, saved, keep=settings.keep)
                 timer = Timer(settings.checkpoint_minutes)
-            if stopping and not last:
+            if stopping:
                 raise Stopped(stop.asked or signal.SIGTERM)
     return newest
 

@@ -9,10 +9,12 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopRequests:
-    """While it is entered, stop signals are noted instead of acted on; the first one counts."""
+    """While it is entered, stop signals are noted instead of acted on. The first one counts; the same one
+    again is for the impatient, and acts at once."""
 
     def __init__(self) -> None:
         self.asked: int | None = None
+        self._seen: set[int] = set()
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -27,4 +29,8 @@ class StopRequests:
             signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
+        if number in self._seen:
+            signal.signal(number, self._before[number])
+            signal.raise_signal(number)
+        self._seen.add(number)
         self.asked = self.asked or number

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from unmdpo.engine.ranks import join, local_device
-from unmdpo.errors import UserError
+from unmdpo.errors import Stopped, UserError
 from unmdpo.pipeline.run import Run, describe, finished_inputs, open_run
 from unmdpo.pipeline.stage import Job, Stage
 from unmdpo.pipeline.store import Store
@@ -36,10 +36,16 @@ def launch(run: Run, stage: Stage) -> None:
             sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count),
             "-m", "unmdpo.pipeline.ranked", str(recipe), str(run.store.root), stage.name,
         ]  # fmt: skip
-        done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
-    if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-        raise UserError(said[0].removeprefix("error: ") if said else done.stderr[-2000:])
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as started:
+            try:
+                _, told = started.communicate()
+            except BaseException:
+                started.terminate()  # torchrun passes it on, and the ranks write their checkpoint
+                started.communicate()
+                raise
+    if started.returncode:
+        said = [line for line in told.splitlines() if line.startswith("error: ")]
+        raise UserError(said[0].removeprefix("error: ") if said else told[-2000:])
 
 
 def take_part(run: Run, stage: Stage) -> None:
@@ -69,6 +75,8 @@ def main(recipe: str, root: str, name: str) -> None:
     run = open_run(Recipe.model_validate_json(Path(recipe).read_text("utf-8")), Store(Path(root)))
     try:
         take_part(run, run.stages[name])
+    except Stopped as error:
+        os._exit(128 + error.signal)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         os._exit(USER_ERROR)  # other ranks may be waiting for this one

@@ -228,7 +228,10 @@ def check_outside(recipe: Recipe) -> None:
         if recipe.evaluation.judge.function is not None:
             load_function(recipe.evaluation.judge.function)
     for key, path in places.items():
-        if path is not None and not _hub_name(path) and not Path(path).expanduser().exists():
+        place = Path(path or "")  # data may lie below ~, which models' loaders do not know
+        if key.startswith("data."):
+            place = place.expanduser()
+        if path is not None and not _hub_name(path) and not place.exists():
             raise UserError(f"{key}: there is no file or folder '{path}'")
 
 

@@ -7,12 +7,14 @@ import contextlib
 import multiprocessing
 import os
 import queue
+import signal
 import time
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -23,7 +25,7 @@ from unmdpo.pipeline.store import Store
 from unmdpo.pipeline.view import View
 from unmdpo.recipe import Recipe
 
-POLL = 0.05  # seconds
+POLL, PATIENCE = 0.05, 300.0  # seconds; how long a stopped stage may take for its checkpoint
 
 
 @dataclass
@@ -106,11 +108,13 @@ def _stopped_at_the_end(workers: list[_Worker]) -> Iterator[None]:
         for worker in workers:
             worker.process.terminate()
         for worker in workers:
-            worker.process.join()
+            worker.process.join(PATIENCE)
+            worker.process.kill()  # if it is still there
 
 
 def _work(recipe: str, root: str, name: str, slot: int, jobs: int, messages: Any) -> None:
     """In the stage's own process: its share of the machine, then the stage."""
+    signal.signal(signal.SIGTERM, _stop)
     described = Recipe.model_validate_json(recipe)
     gpus, ranks = torch.cuda.device_count(), described.compute.ranks
     if gpus:
@@ -122,10 +126,16 @@ def _work(recipe: str, root: str, name: str, slot: int, jobs: int, messages: Any
         run = open_run(described, Store(Path(root)))
         make(run, run.stages[name], lambda text: messages.put(("progress", name, text)))
     except (Stopped, KeyboardInterrupt):
-        messages.put(("failed", name, "stopped"))
+        messages.cancel_join_thread()  # nobody listens any more
+        return
     except UserError as error:
         messages.put(("failed", name, str(error)))
     except BaseException:
         messages.put(("failed", name, traceback.format_exc()))
     messages.close()
     messages.join_thread()
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    """SIGTERM as an exception, so that a stage lets go of what it holds."""
+    raise Stopped(number)

@@ -6,6 +6,7 @@ and points that two experiments share are made once.
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -73,7 +74,7 @@ class Result:
 
 
 def recovery(scale: str) -> Measure:
-    """Spearman's correlation of a frozen scale with the truth; zero where the truth does not vary."""
+    """Spearman's correlation of a frozen scale with the truth; nan where the truth does not vary."""
 
     def measure(run: Run) -> float:
         table = run.scale(scale).known()
@@ -93,11 +94,11 @@ def recovery_beside(policy: str) -> Measure:
 
 
 def saturation(policy: str) -> Measure:
-    """How far all prompts together went towards the largest scale, 2: mean log q / log 2."""
+    """How far prompts went from q = 1 towards the bounds, 1/2 and 2: mean |log q| / log 2."""
 
     def measure(run: Run) -> float:
         _, q = _learnt_beside(run, policy)
-        return float(np.mean(np.log2(q)))
+        return float(np.mean(np.abs(np.log2(q))))
 
     return measure
 
@@ -138,7 +139,7 @@ def _correlation(run: Run, hashes: Sequence[str], q: Sequence[float]) -> float:
     index = PromptIndex.of(read_comparisons(run.artifact("comparisons").file(TRAIN)))
     true = dict(zip(index.hashes, map(truth, index.prompts), strict=True))
     found = rank_correlation(q, [true[name] for name in hashes])
-    return 0.0 if found is None else found.value
+    return math.nan if found is None else found.value
 
 
 _SCALES = "scales={seq: {estimator: pooled}, ln: {estimator: pooled, length_normalized: true}}"
@@ -192,7 +193,7 @@ EXPERIMENTS: dict[str, Experiment] = {
                 "joint": recovery_beside("joint"),
                 "sigmoid-joint": recovery_beside("sigmoid"),
             },
-            "mean log₂ q̂ (1: all at the upper bound)": {
+            "mean |log₂ q̂| (1: all at the bounds)": {
                 "joint": saturation("joint"),
                 "sigmoid-joint": saturation("sigmoid"),
             },
@@ -246,7 +247,9 @@ def sweep(
             runs.append(execute(open_run(recipe, Store(folder / "store")), until=chosen.until, jobs=jobs))
         for chart, series in chosen.measures.items():
             for name, measure in series.items():
-                yield Result(point, chart, name, [measure(run) for run in runs])
+                values = [measure(run) for run in runs]
+                if np.isfinite(values).all():  # a rank correlation is not defined where q* is one
+                    yield Result(point, chart, name, values)
 
 
 def _name_of(knobs: Knobs) -> str:

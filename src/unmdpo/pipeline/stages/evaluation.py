@@ -1,5 +1,6 @@
 """Responses to a panel, their scores, and the table that compares policies."""
 
+import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -35,8 +36,9 @@ def generation(job: Job) -> Notes:
     path = job.folder / "batches.jsonl"
     done = [line["batch"] for line in read_lines(path)]
     write_lines(path, ({"batch": batch} for batch in done))
+    answered = {made["prompt"] for batch in done for made in batch}
     with path.open("a", encoding="utf-8") as file:
-        for batch in generator.generate(panel.prompts, done=len(done)):
+        for batch in generator.generate(panel.prompts, answered):
             done.append([made.to_dict() for made in batch])
             file.write(json.dumps({"batch": done[-1]}, ensure_ascii=False) + "\n")
             file.flush()
@@ -70,19 +72,19 @@ def _preferences(job: Job, panel: Panel, made: list[dict[str, Any]]) -> list[flo
     """How likely an endpoint's judge prefers each response to the baseline's; goes on where it stopped,
     since every answer may cost money."""
     against = read_lines(job.inputs["baseline"].file("generations.jsonl"))
-    if made == against:
-        return [0.5] * len(made)
     given = job.settings["judge"]
     judge = PairwiseJudge(Endpoint(given["endpoint"], given["model"], given["key"], job.settings["seed"]))
     path = job.folder / "answers.jsonl"
     known = {row["prompt_hash"]: float(row["score"]) for row in read_lines(path)}
     write_lines(path, ({"prompt_hash": name, "score": score} for name, score in known.items()))
-    open_places = [place for place, row in enumerate(made) if row["prompt_hash"] not in known]
-    questions = [
-        Question(panel.prompts[i], panel.hashes[i], made[i]["text"], against[i]["text"]) for i in open_places
+    pairs = [
+        Question(prompt, name, ours["text"], theirs["text"])
+        for prompt, name, ours, theirs in zip(panel.prompts, panel.hashes, made, against, strict=True)
     ]
-    with path.open("a", encoding="utf-8") as file:
-        for place, score in judge.answers(questions):
+    known |= {pair.prompt_hash: 0.5 for pair in pairs if pair.candidate == pair.baseline}
+    questions = [pair for pair in pairs if pair.prompt_hash not in known]
+    with path.open("a", encoding="utf-8") as file, contextlib.closing(judge.answers(questions)) as answers:
+        for place, score in answers:
             name = questions[place].prompt_hash
             known[name] = score
             file.write(json.dumps({"prompt_hash": name, "score": score}) + "\n")

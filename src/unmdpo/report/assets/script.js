@@ -31,21 +31,27 @@ function fill(select, values, chosen) {
   select.replaceChildren(...values.map((value) => new Option(value || "all", value, false, value === chosen)));
 }
 
+let asked = 0; // of several choices made in haste, the last one counts
 async function choosePanel() {
+  const request = ++asked;
   const element = document.querySelector(`[data-panel="${CSS.escape(by("panel").value)}"]`);
+  const texts = await once(element);
+  if (request !== asked) return;
   panel = element.dataset.panel;
-  prompts = await once(element);
   const policies = element.dataset.policies.split(" ");
   const baseline = element.dataset.baseline;
   const others = policies.filter((policy) => policy !== baseline && policy !== "initial");
   fill(by("candidate"), policies, others[others.length - 1] ?? policies[0]);
   fill(by("opponent"), policies, baseline);
-  fill(by("domain"), ["", ...new Set(prompts.domains)].sort(), "");
-  await choosePolicies();
+  fill(by("domain"), ["", ...[...new Set(texts.domains)].filter(Boolean).sort()], "");
+  await choosePolicies(texts);
 }
 
-async function choosePolicies() {
-  [ours, theirs] = await Promise.all([by("candidate"), by("opponent")].map((select) => answersOf(panel, select.value)));
+async function choosePolicies(texts = prompts) {
+  const request = ++asked;
+  const found = await Promise.all([by("candidate"), by("opponent")].map((select) => answersOf(panel, select.value)));
+  if (request !== asked) return;
+  [prompts, ours, theirs] = [texts, ...found];
   filter();
 }
 
@@ -131,7 +137,7 @@ document.addEventListener("keydown", (event) => {
 if (by("filters")) {
   by("filters").addEventListener("submit", (event) => event.preventDefault());
   by("panel").addEventListener("change", choosePanel);
-  for (const id of ["candidate", "opponent"]) by(id).addEventListener("change", choosePolicies);
+  for (const id of ["candidate", "opponent"]) by(id).addEventListener("change", () => choosePolicies());
   for (const id of ["domain", "outcome"]) by(id).addEventListener("change", filter);
   let waiting;
   by("search").addEventListener("input", () => {
