@@ -5,14 +5,17 @@ import signal
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from tests.pipeline_world import recipe, world
 from unmdpo.errors import UserError
 from unmdpo.pipeline.run import execute, open_run
 from unmdpo.pipeline.store import Store
 from unmdpo.pipeline.verify import verify
+from unmdpo.recipe import AdapterRecipe
 
-pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.alone, pytest.mark.filterwarnings("ignore")]
 EVALUATION = {"baseline": "dpo", "panels": {"one": {"size": 2, "seed": 1}}, "max_new_tokens": 2}
 
 
@@ -68,3 +71,20 @@ def test_a_failed_stage_names_itself_and_leaves_the_others(cluster, folder, tmp_
     with pytest.raises(UserError, match=r"judgement\[dpo,one\]: [\s\S]*out of order"):
         execute(run, executor="ray")
     assert "generation[dpo,one]" in run.finished
+
+
+def test_a_stage_over_two_ranks_of_ray_train(cluster, folder, tmp_path):
+    """The same weights as one rank's, up to rounding; and a fault of the recipe is told once."""
+    described = small(folder, "tests.pipeline_world:longest")
+    together = described.model_copy(update={"compute": described.compute.model_copy(update={"ranks": 2})})
+    run = execute(open_run(together, Store(tmp_path / "ray")), until="policy[dpo]", executor="ray")
+    assert run.artifact("policy[dpo]").manifest["ranks"] == 2
+    alone = execute(open_run(described, Store(tmp_path / "alone")), until="policy[dpo]")
+    ours, theirs = (load_file(one.policy("dpo") / "model.safetensors") for one in (run, alone))
+    for name, expected in theirs.items():
+        torch.testing.assert_close(ours[name], expected, rtol=1e-3, atol=1e-5)
+    adapted = together.training.model_copy(update={"adapter": AdapterRecipe(rank=2)})
+    refused = open_run(together.model_copy(update={"training": adapted}), Store(tmp_path / "ray"))
+    with pytest.raises(UserError, match=r"policy\[dpo\]: an adapter is trained on one GPU"):
+        execute(refused, until="policy[dpo]", executor="ray")
+    assert not [*(tmp_path / "ray").glob(".ray-*")]

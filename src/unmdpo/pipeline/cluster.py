@@ -1,9 +1,12 @@
 """Stages as Ray tasks: as many at once as the cluster has room for, retried when a worker dies.
 
+A stage that several ranks share (`compute.ranks`) is a Ray Train job: its ranks may be on several nodes.
+
 The store must lie where every node sees it. `RAY_ADDRESS` names the cluster; without it Ray starts one
 on this machine.
 """
 
+import tempfile
 import time
 import traceback
 from collections.abc import Sequence
@@ -11,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from unmdpo.errors import UserError
+from unmdpo.pipeline.ranked import take_part
 from unmdpo.pipeline.run import Run, make, open_run, ready_stages, tell_failures
 from unmdpo.pipeline.store import Store
 from unmdpo.pipeline.view import View
@@ -29,15 +33,19 @@ def work_on_ray(run: Run, wanted: Sequence[str], view: View) -> None:
     if not ray.is_initialized():
         ray.init(log_to_driver=False, include_dashboard=False)
     on_gpus = ray.cluster_resources().get("GPU", 0) >= 1  # type: ignore[no-untyped-call]
-    task = ray.remote(max_retries=RETRIES, retry_exceptions=False)(_work)
+    retried = ray.remote(max_retries=RETRIES, retry_exceptions=False)
+    alone, shared = retried(_work), retried(_work_together)
     waiting = [name for name in wanted if run.store.find(run.stages[name].place) is None]
     running, failures = dict[Any, tuple[str, float]](), dict[str, str]()
     recipe, root = run.recipe.model_dump_json(), str(run.store.root.resolve())
     while waiting or running:
         for name in ready_stages(run, waiting, failures):
             waiting.remove(name)
-            gpus = _gpus(run, name) if on_gpus else 0
-            submitted = task.options(num_gpus=gpus, num_cpus=1, name=name).remote(recipe, root, name)
+            if run.recipe.compute.ranks > 1 and run.stages[name].kind.ranked:
+                submitted = shared.options(num_cpus=0, name=name).remote(recipe, root, name, on_gpus)
+            else:
+                gpus = int(on_gpus and run.stages[name].kind.name not in WITHOUT_MODEL)
+                submitted = alone.options(num_gpus=gpus, num_cpus=1, name=name).remote(recipe, root, name)
             running[submitted] = (name, time.monotonic())
             view.started(name)
         if not running:
@@ -59,14 +67,6 @@ def work_on_ray(run: Run, wanted: Sequence[str], view: View) -> None:
     tell_failures(failures, waiting)
 
 
-def _gpus(run: Run, name: str) -> int:
-    """Those of one node that a stage shares."""
-    kind = run.stages[name].kind
-    if kind.name in WITHOUT_MODEL:
-        return 0
-    return run.recipe.compute.ranks if kind.ranked else 1
-
-
 def _work(recipe: str, root: str, name: str) -> str | None:
     """On some node: the stage, or what went wrong with it."""
     try:
@@ -77,3 +77,40 @@ def _work(recipe: str, root: str, name: str) -> str | None:
     except Exception:
         return traceback.format_exc()
     return None
+
+
+def _work_together(recipe: str, root: str, name: str, on_gpus: bool) -> str | None:
+    """A Ray Train job of as many ranks as the recipe asks for, or what went wrong with it."""
+    from ray.train import FailureConfig, RunConfig, ScalingConfig  # noqa: PLC0415 - an extra
+    from ray.train.torch import TorchConfig, TorchTrainer  # noqa: PLC0415
+
+    run = open_run(Recipe.model_validate_json(recipe), Store(Path(root)))
+    with tempfile.TemporaryDirectory(dir=run.store.root, prefix=".ray-") as records:
+        problem = Path(records) / "problem"
+        trainer = TorchTrainer(
+            _rank,
+            train_loop_config={"recipe": recipe, "root": root, "stage": name, "problem": str(problem)},
+            torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if on_gpus else "gloo"),
+            scaling_config=ScalingConfig(num_workers=run.recipe.compute.ranks, use_gpu=on_gpus),
+            run_config=RunConfig(
+                name="job", storage_path=records, failure_config=FailureConfig(max_failures=RETRIES)
+            ),
+        )
+        try:
+            trainer.fit()
+        except Exception:
+            return problem.read_text("utf-8") if problem.exists() else traceback.format_exc()
+    return None
+
+
+def _rank(given: dict[str, str]) -> None:
+    """On one of the ranks, in the process group that Ray Train has made."""
+    problem = Path(given["problem"])
+    if problem.exists():
+        raise RuntimeError("this was tried before, and is not a worker's fault")
+    run = open_run(Recipe.model_validate_json(given["recipe"]), Store(Path(given["root"])))
+    try:
+        take_part(run, run.stages[given["stage"]])
+    except UserError as error:
+        problem.write_text(str(error), "utf-8")
+        raise

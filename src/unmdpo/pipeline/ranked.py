@@ -64,7 +64,6 @@ def take_part(run: Run, stage: Stage) -> None:
     elif ranks.agree(True, device):
         folder = run.store.root / "work" / stage.key
         stage.kind.work(Job(stage, folder, inputs, run.recipe.compute, _nothing))
-    dist.destroy_process_group()
 
 
 def _nothing(text: str) -> None:
@@ -75,6 +74,7 @@ def main(recipe: str, root: str, name: str) -> None:
     run = open_run(Recipe.model_validate_json(Path(recipe).read_text("utf-8")), Store(Path(root)))
     try:
         take_part(run, run.stages[name])
+        dist.destroy_process_group()
     except Stopped as error:
         os._exit(128 + error.signal)
     except UserError as error:
