@@ -4,8 +4,12 @@ Where `UNMDPO_TEST_ENDPOINT` and `UNMDPO_TEST_ENDPOINT_MODEL` name a server of a
 llama.cpp's have been used), a whole run is judged by it.
 """
 
+import json
 import math
 import os
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
 
 import pytest
 from openai.types.chat import ChatCompletion
@@ -122,3 +126,67 @@ def test_a_run_is_judged_by_a_real_server(tmp_path, monkeypatch):
     assert [found[i] for i in range(3)] == pytest.approx([row["score"] for row in others], abs=1e-3)
     for path in (folder / "store").rglob("*.json*"):
         assert "sk-never-written" not in path.read_text("utf-8")
+
+
+class Canned(BaseHTTPRequestHandler):
+    """A server that prefers A with probability 0.8, until its patience ends."""
+
+    patience: ClassVar[int] = 10**9
+    asked: ClassVar[list[str]] = []
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if len(self.asked) >= self.patience:
+            self.send_error(400, "out of patience")
+            return
+        self.asked.append(body["messages"][0]["content"])
+        answer = said("A", A=0.8, B=0.2).model_dump_json().encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_):
+        """Says nothing."""
+
+
+@pytest.fixture
+def server():
+    Canned.asked, Canned.patience = [], 10**9
+    with ThreadingHTTPServer(("127.0.0.1", 0), Canned) as opened:
+        thread = threading.Thread(target=opened.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{opened.server_port}/v1"
+        opened.shutdown()
+        thread.join()
+
+
+def test_a_run_asks_only_what_is_left(tmp_path, server):
+    """Stopped by its server after one answer, it goes on with the others; equal answers are never asked."""
+    folder = world(tmp_path)
+    judge = {"endpoint": server, "model": "canned"}
+    described = recipe(folder).model_dump()["evaluation"] | {
+        "judge": judge,
+        "panels": {"one": {"size": 5, "seed": 1}},
+    }
+    run = open_run(recipe(folder, evaluation=described), Store(folder / "store"))
+    execute(run, until="generation[initial,one]")
+    execute(run, until="generation[dpo,one]")
+    texts = [
+        [row["text"] for row in read_lines(run.artifact(f"generation[{name},one]").file("generations.jsonl"))]
+        for name in ("initial", "dpo")
+    ]
+    different = sum(ours != theirs for ours, theirs in zip(*texts, strict=True))
+    assert different >= 2
+    Canned.patience = 1
+    with pytest.raises(UserError, match="did not answer"):
+        execute(run, until="judgement[initial,one]")
+    Canned.patience = 10**9
+    execute(run, until="judgement[initial,one]")
+    assert len(Canned.asked) == len(set(Canned.asked)) == different
+    scores = read_lines(run.artifact("judgement[initial,one]").file("scores.jsonl"))
+    for row, ours, theirs in zip(scores, *texts, strict=True):
+        first = candidate_is_first(row["prompt_hash"], run.recipe.seed)
+        expected = 0.5 if ours == theirs else 0.8 if first else 0.2
+        assert row["score"] == pytest.approx(expected)

@@ -8,6 +8,7 @@ candidate is preferred: that is the score, and the baseline's own is one half.
 import hashlib
 import math
 import os
+import threading
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -67,13 +68,24 @@ class PairwiseJudge:
 
     def answers(self, questions: Sequence[Question]) -> Generator[tuple[int, float]]:
         """Each question's place and the probability that its candidate is preferred, as they come."""
+        given_up, problem = threading.Event(), None
         with self._client() as client, ThreadPoolExecutor(self.endpoint.workers) as pool:
-            asked = {pool.submit(self._preference, client, one): i for i, one in enumerate(questions)}
+
+            def ask(one: Question) -> float | None:
+                return None if given_up.is_set() else self._preference(client, one)
+
+            asked = {pool.submit(ask, one): place for place, one in enumerate(questions)}
             try:
                 for done in as_completed(asked):
-                    yield asked[done], done.result()
+                    if done.exception() is not None:
+                        problem = problem or done.exception()
+                        given_up.set()  # what is on its way is still taken: it may have been paid for
+                    elif (answer := done.result()) is not None:
+                        yield asked[done], answer
             finally:
-                pool.shutdown(cancel_futures=True)
+                given_up.set()
+        if problem is not None:
+            raise problem
 
     def _client(self) -> "OpenAI":
         try:
