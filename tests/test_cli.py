@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import unmdpo
 from tests.conftest import helpsteer3_row
 from unmdpo.cli import app
+from unmdpo.recipes import packaged
 
 
 def run(*arguments: str):
@@ -162,3 +163,12 @@ def test_strength_audit_tells_what_it_skipped(write):
     result = run("audit", "strength", write(rows), "--max-bad-rows", "1")
     assert result.exit_code == 0
     assert "row 21: 'response1' should be text" in result.output
+
+
+@pytest.mark.parametrize("name", [name for name in packaged() if not name.startswith("_")])
+def test_every_packaged_recipe_can_be_planned_offline(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    done = CliRunner().invoke(app, ["plan", name, "--device", "h200", "--store", str(tmp_path / "store")])
+    assert done.exit_code == 0, done.output
+    assert "left to do: " in done.output
+    assert not (tmp_path / "store").exists()

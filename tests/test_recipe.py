@@ -341,14 +341,15 @@ def test_published_numbers_are_consistent():
         evaluation = load_recipe(name).evaluation
         for panel, policies in evaluation.published.items():
             for policy, numbers in policies.items():
-                for value, low, high in filter(None, (numbers.win_rate, numbers.reward_difference)):
+                for printed in (numbers.win_rate, numbers.reward_difference):
+                    value, low, high = printed if isinstance(printed, tuple) else (0, 0, 0)
                     assert low <= value <= high, (name, panel, policy)
                 if numbers.win_rate is not None:
                     halves = numbers.win_rate[0] * evaluation.panels[panel].size / 50
                     rounding = 0.00501 * evaluation.panels[panel].size / 50
                     assert abs(halves - round(halves)) <= rounding, (name, panel, policy)
                     checked += 1
-    assert checked >= 44
+    assert checked >= 2 * 11 + 2 * 12 + 2 * 13 + 11
 
 
 def test_published_numbers_need_a_panel_and_a_policy_that_exist():

@@ -260,8 +260,8 @@ class JudgeRecipe(Strict):
 class PublishedRecipe(Strict):
     """A policy's numbers as a paper printed them, each with its interval: shown beside ours."""
 
-    win_rate: Triple | None = None
-    reward_difference: Triple | None = None
+    win_rate: Triple | float | None = None  # a lone number where no interval was printed
+    reward_difference: Triple | float | None = None
     length_ratio: Positive | None = None
 
 

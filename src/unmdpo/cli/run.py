@@ -102,7 +102,7 @@ def plan(
     rate = useful_rate(device)
     described = load_recipe(recipe, overrides or [])
     check_outside(described)
-    planned = estimate(open_run(described, Store(store)), device)
+    planned = estimate(open_run(described, Store(store), planning=True), device)
     table = Table("stage", "", "M tokens", "PFLOP", "GiB", "time", box=None, pad_edge=False)
     for cost in planned.costs:
         model = cost.flops > 0

@@ -113,17 +113,17 @@ class Run:
         write_json(self.folder / "run.json", {"recipe": self.recipe.digest, "stages": stages})
 
 
-def open_run(recipe: Recipe, store: Store) -> Run:
-    """The run of a recipe, whatever of it is finished."""
+def open_run(recipe: Recipe, store: Store, *, planning: bool = False) -> Run:
+    """The run of a recipe, whatever of it is finished; while `planning`, without what it borrows, too."""
     borrowed = {
-        name: _borrowed(store, scale.run, name)
+        name: _borrowed(store, scale.run, name, planning)
         for name, scale in recipe.scales.items()
         if scale.run is not None
     }
     return Run(store, recipe, build(recipe, Fingerprints(store), borrowed))
 
 
-def _borrowed(store: Store, run: str, scale: str) -> Stage:
+def _borrowed(store: Store, run: str, scale: str, planning: bool) -> Stage:
     """A fitted scale of another run, as a stage that is already done."""
     names = re.compile(rf"{re.escape(run)}(-[0-9a-f]{{12}})?")
     folders = [
@@ -135,6 +135,8 @@ def _borrowed(store: Store, run: str, scale: str) -> Stage:
         place = stages.get(f"scale[{scale}]", {}).get("place")
         if place is not None and store.find(place) is not None:
             places.setdefault(place, folder.name)
+    if not places and planning:
+        places["scale/of-another-run"] = run
     if not places:
         raise UserError(f"no finished run '{run}' in this store has a scale '{scale}'; run it first")
     if len(places) > 1:

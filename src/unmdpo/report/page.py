@@ -115,7 +115,7 @@ def _forest(outcomes: dict[str, Any], published: dict[str, Any], opponent: str, 
     rows = []
     for policy, outcome in outcomes.items():
         found, said = outcome[measure], published.get(policy, {}).get(measure)
-        beside = None if said is None else tuple(said)
+        beside = said if isinstance(said, tuple) else None if said is None else (said, said, said)
         rows.append(Interval(policy, found["value"], found["low"], found["high"], beside))
     return Markup(charts.forest(rows, f"{name} against {opponent}", f"{name} against {opponent}", neutral))
 
@@ -197,5 +197,8 @@ def amount(value: float) -> str:
 
 
 def estimate(found: Any, digits: int) -> str:
+    """A value with its interval; as printed elsewhere, perhaps without one."""
+    if isinstance(found, float):
+        return f"{found:.{digits}f}"
     value, low, high = (found["value"], found["low"], found["high"]) if isinstance(found, dict) else (*found,)
     return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
