@@ -123,7 +123,9 @@ def test_a_run_is_judged_by_a_real_server(tmp_path, monkeypatch):
         for row, other, base in zip(panel, others, baseline, strict=True)
     ]
     found = dict(again.answers(asked))
-    assert [found[i] for i in range(3)] == pytest.approx([row["score"] for row in others], abs=1e-3)
+    expected = [0.5 if one.candidate == one.baseline else found[i] for i, one in enumerate(asked)]
+    assert [row["score"] for row in others] == pytest.approx(expected, abs=1e-3)
+    assert any(score != 0.5 for score in expected)
     for path in (folder / "store").rglob("*.json*"):
         assert "sk-never-written" not in path.read_text("utf-8")
 
