@@ -21,7 +21,7 @@ from unmdpo.pipeline.store import Store
 from unmdpo.recipe import Recipe
 from unmdpo.report import charts, write_report
 from unmdpo.report.collect import collect
-from unmdpo.report.page import amount, clock, render
+from unmdpo.report.page import amount, render
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -189,7 +189,6 @@ def test_a_long_name_leaves_room_for_its_interval():
 
 
 def test_amounts_for_people():
-    assert [clock(5), clock(65), clock(3725)] == ["0:05", "1:05", "1:02:05"]
     assert [amount(0), amount(12), amount(12_345), amount(2.5e15)] == ["", "12", "12.3 k", "2.5 P"]
 
 

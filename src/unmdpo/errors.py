@@ -1,5 +1,7 @@
 """What the user can mend: every such error says what is wrong, where, and what to do."""
 
+from types import FrameType
+
 
 class UserError(Exception):
     """A mistake outside the program. The command shows it without a traceback, exit code 2."""
@@ -24,3 +26,8 @@ class Stopped(BaseException):
     def __init__(self, signal: int) -> None:
         super().__init__(signal)
         self.signal = signal
+
+
+def stop(number: int, frame: FrameType | None) -> None:
+    """A signal as an exception, so that whoever holds processes or locks lets them go."""
+    raise Stopped(number)

@@ -8,7 +8,6 @@ import io
 import signal
 import sys
 import warnings
-from types import FrameType
 from typing import Annotated, Any, TextIO
 
 import typer
@@ -16,7 +15,7 @@ from typer.core import TyperGroup
 
 import unmdpo
 from unmdpo.cli import alpaca, audit, bench, lab, recipes, report, run
-from unmdpo.errors import Stopped, UnmdpoWarning, UserError
+from unmdpo.errors import Stopped, UnmdpoWarning, UserError, stop
 
 
 class _Group(TyperGroup):
@@ -86,13 +85,8 @@ def _show_warning(
     typer.secho(f"{label}: {message}", fg="yellow", err=True)
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
-    """SIGTERM as an exception, so that whoever holds processes or locks lets them go."""
-    raise Stopped(number)
-
-
 def main() -> None:
-    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGTERM, stop)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without τ shows ?, and the work goes on

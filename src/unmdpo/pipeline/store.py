@@ -166,9 +166,13 @@ def as_json(value: Any) -> str:
 
 
 def write_json(path: Path, value: Any) -> None:
+    write_text(path, as_json(value))
+
+
+def write_text(path: Path, text: str) -> None:
     """Whole or not at all."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_text(as_json(value), "utf-8")
+    aside.write_text(text, "utf-8")
     aside.replace(path)
 
 

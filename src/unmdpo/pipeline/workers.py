@@ -14,12 +14,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
 
-from unmdpo.errors import Stopped, UserError
+from unmdpo.errors import Stopped, UserError, stop
 from unmdpo.pipeline.run import Run, make, open_run, ready_stages, tell_failures
 from unmdpo.pipeline.store import Store
 from unmdpo.pipeline.view import View
@@ -114,7 +113,7 @@ def _stopped_at_the_end(workers: list[_Worker]) -> Iterator[None]:
 
 def _work(recipe: str, root: str, name: str, slot: int, jobs: int, messages: Any) -> None:
     """In the stage's own process: its share of the machine, then the stage."""
-    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGTERM, stop)
     described = Recipe.model_validate_json(recipe)
     gpus, ranks = torch.cuda.device_count(), described.compute.ranks
     if gpus:
@@ -134,8 +133,3 @@ def _work(recipe: str, root: str, name: str, slot: int, jobs: int, messages: Any
         messages.put(("failed", name, traceback.format_exc()))
     messages.close()
     messages.join_thread()
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    """SIGTERM as an exception, so that a stage lets go of what it holds."""
-    raise Stopped(number)

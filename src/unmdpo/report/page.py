@@ -9,9 +9,11 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from unmdpo.engine.sinks import clock
 from unmdpo.errors import UserError
 from unmdpo.pipeline.run import Run
 from unmdpo.pipeline.stages.evaluation import INITIAL
+from unmdpo.pipeline.store import write_text
 from unmdpo.report import charts
 from unmdpo.report.charts import Interval
 from unmdpo.report.collect import Facts, PanelFacts, ScaleFacts, Truth, collect
@@ -25,11 +27,9 @@ def write_report(run: Run, path: Path, truth: Truth | None = None) -> Path:
     if not run.finished:
         raise UserError("nothing of this run is finished yet: `unmdpo run` makes it")
     page = render(collect(run, truth))
-    aside = path.with_name(f".{path.name}.aside")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(page, "utf-8")
-        aside.replace(path)
+        write_text(path, page)
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error.strerror or error}") from error
     return path
@@ -180,12 +180,6 @@ def _panel(facts: Facts, panel: PanelFacts) -> dict[str, Any]:
 def packed(value: Any) -> str:
     """Compressed JSON in characters that mean nothing to HTML."""
     return base64.b64encode(gzip.compress(json.dumps(value).encode(), mtime=0)).decode()
-
-
-def clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def amount(value: float) -> str:
