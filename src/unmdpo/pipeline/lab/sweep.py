@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 from scipy.stats import t as students_t
 
+from unmdpo.data.identity import Prompt
 from unmdpo.errors import UserError
 from unmdpo.lab.world import Knobs
 from unmdpo.nearest import did_you_mean
 from unmdpo.pipeline.common import PromptIndex
-from unmdpo.pipeline.lab.demo import WORLD, demo_recipe, truth_of
+from unmdpo.pipeline.lab.demo import WORLD, check_scale, demo_recipe, truth_of
 from unmdpo.pipeline.run import Run, execute, open_run
 from unmdpo.pipeline.stages.data import TRAIN
 from unmdpo.pipeline.store import Store
@@ -77,8 +78,7 @@ def recovery(scale: str) -> Measure:
     """Spearman's correlation of a frozen scale with the truth; nan where the truth does not vary."""
 
     def measure(run: Run) -> float:
-        table = run.scale(scale).known()
-        return _correlation(run, table["prompt_hash"].to_pylist(), table["q"].to_pylist())
+        return _value(check_scale(run, scale).overall)
 
     return measure
 
@@ -87,10 +87,16 @@ def recovery_beside(policy: str) -> Measure:
     """The same of a scale that learnt beside a policy."""
 
     def measure(run: Run) -> float:
-        hashes, q = _learnt_beside(run, policy)
-        return _correlation(run, hashes, q)
+        truth = truth_of(run.recipe)
+        assert truth is not None  # every point is a world of the lab
+        prompts, q = _learnt_beside(run, policy)
+        return _value(rank_correlation(q, [truth(prompt) for prompt in prompts]))
 
     return measure
+
+
+def _value(found: Estimate | None) -> float:
+    return math.nan if found is None else found.value
 
 
 def saturation(policy: str) -> Measure:
@@ -128,18 +134,9 @@ def pilot_cost(run: Run) -> float:
     return float(pilots / notes["policy[dpo]"]["flops"])
 
 
-def _learnt_beside(run: Run, policy: str) -> tuple[list[str], list[float]]:
+def _learnt_beside(run: Run, policy: str) -> tuple[list[Prompt], list[float]]:
     index = PromptIndex.of(read_comparisons(run.artifact("comparisons").file(TRAIN)))
-    return index.hashes, load_scale(run.artifact(f"policy[{policy}]").file("scale")).q_.tolist()
-
-
-def _correlation(run: Run, hashes: Sequence[str], q: Sequence[float]) -> float:
-    truth = truth_of(run.recipe)
-    assert truth is not None  # every point is a world of the lab
-    index = PromptIndex.of(read_comparisons(run.artifact("comparisons").file(TRAIN)))
-    true = dict(zip(index.hashes, map(truth, index.prompts), strict=True))
-    found = rank_correlation(q, [true[name] for name in hashes])
-    return math.nan if found is None else found.value
+    return index.prompts, load_scale(run.artifact(f"policy[{policy}]").file("scale")).q_.tolist()
 
 
 _SCALES = "scales={seq: {estimator: pooled}, ln: {estimator: pooled, length_normalized: true}}"
