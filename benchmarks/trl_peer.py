@@ -55,7 +55,7 @@ class UpdateTimes(TrainerCallback):
 def measure(variant: str, updates: int) -> dict[str, Any]:
     os.environ["HF_HUB_OFFLINE"] = "1"
     from datasets import Dataset  # noqa: PLC0415 - peers, only here
-    from trl import DPOConfig, DPOTrainer  # type: ignore[attr-defined]  # noqa: PLC0415
+    from trl import DPOConfig, DPOTrainer  # noqa: PLC0415
 
     given, shape = VARIANTS[variant], SHAPES["1b"]
     vocabulary, rng = shape["vocab_size"], np.random.default_rng(1)

@@ -12,7 +12,7 @@ ROOT = Path(unmdpo.__file__).parent
 GROUND = {"errors", "nearest", "scores", "catalog", "adamw"}
 FLOOR_0 = {"data", "objectives", "scale", "stats"}
 FLOOR_1 = {"engine", "audit", "lab"}
-FLOORS: list[set[str]] = [GROUND, FLOOR_0, FLOOR_1, {"pipeline"}, {"report"}]
+FLOORS: list[set[str]] = [GROUND, FLOOR_0, FLOOR_1, {"pipeline"}, {"report", "integrations"}]
 TOP = {"yamls", "recipe", "recipes", "cli"}  # may use everything; `pipeline` may read a recipe
 
 # What each room may use besides the standard library and the rooms below.
@@ -41,6 +41,7 @@ LIBRARIES = {
         "ray",
     },
     "report": {"numpy", "safetensors", "jinja2", "markupsafe"},
+    "integrations": {"torch", "trl", "datasets", "packaging"},
     "yamls": {"yaml"},
     "recipe": {"pydantic", "pydantic_core", "yaml"},
     "recipes": {"pydantic"},

@@ -3,6 +3,12 @@
 import re
 from pathlib import Path
 
+import pytest
+
+from unmdpo.lab import model_folder
+from unmdpo.lab.export import write
+from unmdpo.lab.world import Knobs, World
+
 DOCS = Path(__file__).parent.parent / "docs"
 
 
@@ -17,6 +23,27 @@ def test_the_pieces_work_as_documented(tmp_path, monkeypatch, capsys):
     assert "comparisons and" in said
     assert shared["outcome"].prompts == 20
     assert shared["run"].finished
+
+
+@pytest.mark.filterwarnings("ignore")  # TRL and its dependencies warn about themselves
+def test_trl_works_as_documented(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(Path("pairs.jsonl"), World(Knobs(prompts=30, pairs_per_prompt=2)).comparisons(), "preference")
+    Path("mine.yaml").write_text(
+        f"""
+name: mine
+model: {{path: {model_folder()}}}
+data: {{source: preference, path: pairs.jsonl, max_length: 128, validation: {{fraction: 0.2}}}}
+training: {{updates: 1, batch: 4}}
+pilots: {{folds: 2, updates: 1}}
+scales: {{ln: {{estimator: pooled, length_normalized: true}}}}
+policies: {{ulnm-wr: {{objective: ulnm-wr, scale: ln}}}}
+"""
+    )
+    (block,) = re.findall(r"```python\n(.*?)```", (DOCS / "trl.md").read_text("utf-8"), flags=re.S)
+    shared = {}
+    exec(block, shared)
+    assert shared["trainer"].state.global_step == 2
 
 
 def test_every_link_of_the_documentation_leads_somewhere():

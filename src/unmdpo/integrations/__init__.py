@@ -1,0 +1,1 @@
+"""For those who train elsewhere: a fitted scale and our losses inside other libraries."""

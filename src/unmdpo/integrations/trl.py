@@ -1,0 +1,193 @@
+"""UNM-AO, UNM-WR and ULNM-WR inside TRL's DPOTrainer: two columns, and the loss that reads them.
+
+dataset = add_margin_and_scale(dataset, run.scale("ln"))
+trainer = UNMTrainer(model, objective="ulnm-wr", args=DPOConfig(beta=0.05), train_dataset=dataset)
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from packaging.version import Version
+from torch import Tensor
+
+from unmdpo.data import Comparison, SourceSettings, StrengthRule
+from unmdpo.data.comparison import Origin
+from unmdpo.data.rows import BadRows, Row
+from unmdpo.data.sources import SOURCES
+from unmdpo.errors import UserError
+from unmdpo.objectives import OBJECTIVES, Objective, PairLogps, beta_ln_from_lengths
+
+try:
+    import trl
+    from trl import DPOTrainer
+except ImportError as error:
+    raise UserError("TRL is not installed: pip install 'unmdpo[trl]'") from error
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from unmdpo.pipeline.fitted import FittedScale
+
+OLDEST, NEXT = Version("1.16"), Version("2.0")
+MARGIN, SCALE = "margin", "scale"
+TRAINED = ("unm-ao", "unm-wr", "ulnm-wr")
+
+
+def check_version(version: str) -> None:
+    """The losses below lean on what the trainer of these versions computes; others are refused."""
+    if not OLDEST <= Version(version) < NEXT:
+        raise UserError(
+            f"TRL {version} is installed; this integration knows {OLDEST} and later, below {NEXT}: "
+            f"pip install 'trl>={OLDEST},<{NEXT}'"
+        )
+
+
+check_version(trl.__version__)
+
+
+def add_margin_and_scale(
+    dataset: "Dataset",
+    scale: "FittedScale | Mapping[str, float]",
+    *,
+    tau: float = 1.0,
+    strength: StrengthRule | None = None,
+) -> "Dataset":
+    """The dataset without ties, with `margin` τ·k and `scale` q of every row.
+
+    Strengths are read as everywhere in this package: from a column `strength`, or `margin`, or from two
+    scores. `scale` is a fitted one, which knows its own prompts and predicts others, or q by prompt hash.
+    """
+    rows = _comparisons(dataset, strength or StrengthRule())
+    kept = [place for place, row in enumerate(rows) if row.strength > 0]
+    q = _scale_of([rows[place] for place in kept], scale)
+    taken = [name for name in (MARGIN, SCALE) if name in dataset.column_names]
+    chosen = dataset.remove_columns(taken).select(kept)
+    return chosen.add_column(MARGIN, [tau * rows[place].strength for place in kept]).add_column(SCALE, q)
+
+
+def _comparisons(dataset: "Dataset", rule: StrengthRule) -> list[Comparison]:
+    source = SOURCES["preference"](SourceSettings(strength=rule))
+    rows = (Row(values, Origin("dataset", place + 1)) for place, values in enumerate(dataset))
+    return list(source.comparisons(rows, BadRows(0)))
+
+
+def _scale_of(rows: list[Comparison], scale: "FittedScale | Mapping[str, float]") -> list[float]:
+    """q of each row's prompt: as fitted where the scale was fitted to it, else predicted."""
+    if isinstance(scale, Mapping):
+        missing = [row for row in rows if row.prompt_hash not in scale]
+        if missing:
+            raise UserError(f"no scale for the prompts of {len(missing)} rows; first: {missing[0].source}")
+        return [float(scale[row.prompt_hash]) for row in rows]
+    table = scale.known()
+    known = dict(zip(table["prompt_hash"].to_pylist(), table["q"].to_pylist(), strict=True))
+    unseen = {row.prompt_hash: row.prompt for row in rows if row.prompt_hash not in known}
+    if unseen:
+        predicted = scale.predict([*unseen.values()]).tolist()
+        known |= dict(zip(unseen, predicted, strict=True))
+    return [float(known[row.prompt_hash]) for row in rows]
+
+
+class UNMTrainer(DPOTrainer):  # type: ignore[misc]  # TRL has no types
+    """TRL's DPOTrainer with another loss. `args.beta` is β₀; for ULNM-WR it is multiplied by the median
+    response length of the training data ("Length-normalized configurations")."""
+
+    data_collator: Any
+    _signature_columns: Any
+
+    def __init__(self, *args: Any, objective: str = "ulnm-wr", **kwargs: Any) -> None:
+        if objective not in TRAINED:
+            raise UserError(f"objective '{objective}' is not one of {', '.join(TRAINED)}")
+        super().__init__(*args, **kwargs)
+        _refuse_other_losses(self)
+        for name, data in (("train_dataset", self.train_dataset), ("eval_dataset", self.eval_dataset)):
+            absent = {MARGIN, SCALE} - set(getattr(data, "column_names", None) or (MARGIN, SCALE))
+            if data is not None and absent:
+                raise UserError(f"{name} has no column '{min(absent)}': use add_margin_and_scale first")
+        found = OBJECTIVES[objective]
+        assert isinstance(found, Objective)
+        self.objective = found
+        self.gap_beta = self._length_calibrated() if found.spec.normalized else float(self.beta)
+        self.data_collator = _WithColumns(self.data_collator)
+
+    def _length_calibrated(self) -> float:
+        chosen, rejected = (
+            torch.tensor([len(ids) for ids in self.train_dataset[f"{side}_ids"]])
+            for side in ("chosen", "rejected")
+        )
+        return beta_ln_from_lengths(chosen, rejected, float(self.beta))
+
+    def _set_signature_columns_if_needed(self) -> None:
+        super()._set_signature_columns_if_needed()
+        self._signature_columns = [*dict.fromkeys([*self._signature_columns, MARGIN, SCALE])]
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        pairs, outputs = self._pairs(model, dict(inputs))
+        losses = self.objective.loss(pairs, beta=self.gap_beta, tau=1.0)  # the margin column holds τ·k
+        self._note(pairs)
+        loss = losses.mean()
+        return (loss, outputs) if return_outputs else loss
+
+    def _pairs(self, model: Any, inputs: dict[str, Any]) -> tuple[PairLogps, Any]:
+        """What policy and reference say of the batch, whose first half is chosen and second half rejected."""
+        margin, scale = inputs.pop(MARGIN), inputs.pop(SCALE)
+        completion = inputs["completion_mask"]
+        given = {
+            name: value
+            for name, value in inputs.items()
+            if name not in {"completion_mask", "ref_chosen_logps", "ref_rejected_logps"}
+        }
+        labels = inputs["input_ids"].masked_fill(completion == 0, -100)
+        outputs = model(**given, labels=labels, use_cache=False, fused_lm_head=True)
+        scored = completion[:, 1:]  # (2n, t) the first token is never predicted
+        logps = outputs.log_probs[:, -scored.shape[1] :].sum(dim=1)
+        if "ref_chosen_logps" in inputs:
+            reference = inputs["ref_chosen_logps"], inputs["ref_rejected_logps"]
+        else:
+            reference = self.compute_ref_log_probs(self.ref_model or model, inputs)
+        (chosen, rejected), (chosen_tokens, rejected_tokens) = logps.chunk(2), scored.sum(dim=1).chunk(2)
+        pairs = PairLogps(chosen, rejected, chosen_tokens, rejected_tokens, margin, *reference, scale)
+        return pairs, outputs
+
+    @torch.no_grad()
+    def _note(self, pairs: PairLogps) -> None:
+        """Under TRL's own names."""
+        ratio = pairs.mean_log_ratio if self.objective.spec.normalized else pairs.log_ratio
+        gap = self.gap_beta * ratio
+        noted: dict[str, Tensor] = {
+            "rewards/accuracies": (gap > 0).float(),
+            "rewards/margins": gap,
+            "logps/chosen": pairs.chosen,
+            "logps/rejected": pairs.rejected,
+        }
+        metrics = self._metrics["train" if self.model.training else "eval"]
+        for name, values in noted.items():
+            metrics[name].append(self.accelerator.gather_for_metrics(values).mean().item())
+
+
+class _WithColumns:
+    """A collator whose batches also hold `margin` and `scale`, (n,) each."""
+
+    def __init__(self, collator: Any) -> None:
+        self.collator = collator
+
+    def __call__(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
+        batch: dict[str, Any] = self.collator(examples)
+        for name in (MARGIN, SCALE):
+            batch[name] = torch.tensor([float(example[name]) for example in examples])
+        return batch
+
+
+def _refuse_other_losses(trainer: Any) -> None:
+    """Settings of TRL's own losses would be ignored here, so they are refused."""
+    changed = {
+        "loss_type": list(trainer.loss_types) != ["sigmoid"],
+        "use_weighting": trainer.use_weighting,
+        "ld_alpha": trainer.ld_alpha is not None,
+        "f_divergence_type": trainer.f_divergence_type != "reverse_kl",
+        "output_router_logits": trainer.aux_loss_enabled,
+    }
+    for name in (name for name, is_set in changed.items() if is_set):
+        raise UserError(f"'{name}' belongs to TRL's own losses; leave it as it is by default")
