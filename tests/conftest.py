@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+os.environ["HF_HUB_OFFLINE"] = "1"  # before anything reads it: tests need no network
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread for each of pytest's workers
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=60)

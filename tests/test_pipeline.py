@@ -18,7 +18,7 @@ from unmdpo.catalog import CATALOG
 from unmdpo.cli import app
 from unmdpo.errors import UserError
 from unmdpo.pipeline.garbage import unreferenced
-from unmdpo.pipeline.plan import plan, useful_rate
+from unmdpo.pipeline.plan import needs, plan, useful_rate
 from unmdpo.pipeline.run import execute, open_run
 from unmdpo.pipeline.store import MANIFEST, Store, file_names
 from unmdpo.pipeline.tables import prompt_of
@@ -314,6 +314,17 @@ def test_packaged_recipes_can_be_planned_offline(tmp_path):
     assert costs["policy[beta-dpo]"].flops == pytest.approx(4 / 3 * costs["policy[dpo]"].flops)
     with pytest.raises(UserError, match="unknown device 'tpu'"):
         useful_rate("tpu")
+
+
+def test_needs_are_told_for_each_kind_of_gpu(tmp_path):
+    """Llama 8B with its optimizer does not fit one GPU; the paper used four A100."""
+    found = {need.device: need for need in needs(open_run(load_recipe("hs3-8b-centering"), Store(tmp_path)))}
+    assert found["a100"].gpus == 4
+    assert found["h200"].gpus == 2
+    assert found["a100"].hours > 3 * found["h200"].hours > 3
+    assert found["a100"].memory < 80e9
+    small = needs(open_run(load_recipe("hs2-1b-margins"), Store(tmp_path)))
+    assert [need.gpus for need in small] == [1, 1]
 
 
 def test_what_no_run_refers_to_is_found(folder, tmp_path):

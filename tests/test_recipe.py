@@ -61,9 +61,10 @@ def test_defaults_are_the_papers_contract(recipe_file):
 
 def test_every_packaged_recipe_resolves_and_repeats():
     assert {"hs3-1b", "hs2-1b"} <= packaged().keys()
-    for name in packaged():
+    for name in (name for name in packaged() if not name.startswith("_")):
         recipe = load_recipe(name)
-        assert recipe.name == name or name.startswith("_")  # those are there to be extended
+        assert recipe.name == name
+        assert recipe.table
 
 
 def test_resolved_yaml_is_the_same_recipe(recipe_file):
@@ -322,7 +323,8 @@ def test_a_recipe_over_another(tmp_path):
     [
         ("extends: nothing-like-it\n", "no recipe is called 'nothing-like-it'"),
         ("extends: loop.yaml\n", r"loop\.yaml:1: extends: this recipe extends itself"),
-        ("extends: [a]\n", r"loop\.yaml:1: extends: a packaged name or a YAML file"),
+        ("extends: [1]\n", r"loop\.yaml:1: extends: a packaged name or a YAML file"),
+        ("extends: []\n", r"loop\.yaml:1: extends: a packaged name or a YAML file"),
         ("extends: hs3-1b\ntraining: {updats: 3}\n", r"loop\.yaml:2: training\.updats: unknown key"),
         ("extends: away.yaml\n", r"away\.yaml: cannot be read"),
     ],
@@ -334,22 +336,44 @@ def test_bases_that_cannot_be(tmp_path, text, message):
         load_recipe(str(path))
 
 
+def test_several_bases_are_laid_over_each_other(tmp_path):
+    (tmp_path / "one.yaml").write_text("training: {updates: 3, batch: 4}\n")
+    (tmp_path / "two.yaml").write_text("training: {updates: 5}\n")
+    (tmp_path / "own.yaml").write_text("extends: [hs3-1b, one.yaml, two.yaml]\nname: own\n")
+    own = load_recipe(str(tmp_path / "own.yaml"))
+    assert (own.training.updates, own.training.batch) == (5, 4)
+    assert own.policies == load_recipe("hs3-1b").policies
+
+
+def test_opponents_are_policies():
+    with pytest.raises(UserError, match="'dpoo' is no policy; did you mean 'dpo'"):
+        load_recipe("hs3-1b", ["evaluation.opponents=[dpoo]"])
+    with pytest.raises(UserError, match="nobody is compared with 'odpo'"):
+        load_recipe("hs3-1b", ["evaluation.published.eval400.mmpo.against={odpo: {}}"])
+
+
 def test_published_numbers_are_consistent():
     """Wins and ties of n prompts make multiples of 50/n; a value lies in its interval."""
     checked = 0
-    for name in packaged():
+    for name in (name for name in packaged() if not name.startswith("_")):
         evaluation = load_recipe(name).evaluation
         for panel, policies in evaluation.published.items():
-            for policy, numbers in policies.items():
-                for printed in (numbers.win_rate, numbers.reward_difference):
-                    value, low, high = printed if isinstance(printed, tuple) else (0, 0, 0)
+            printed = [
+                (policy, numbers)
+                for policy, said in policies.items()
+                for numbers in (said, *said.against.values())
+            ]
+            for policy, numbers in printed:
+                for triple in (numbers.win_rate, numbers.reward_difference):
+                    value, low, high = triple if isinstance(triple, tuple) else (0, 0, 0)
                     assert low <= value <= high, (name, panel, policy)
                 if numbers.win_rate is not None:
                     halves = numbers.win_rate[0] * evaluation.panels[panel].size / 50
                     rounding = 0.00501 * evaluation.panels[panel].size / 50
                     assert abs(halves - round(halves)) <= rounding, (name, panel, policy)
                     checked += 1
-    assert checked >= 2 * 11 + 2 * 12 + 2 * 13 + 11
+    # main 1B, 8B (with its direct comparisons), HS2, scales, centering, entropy, HPO, margins, sigmoid
+    assert checked == 22 + (24 + 4) + 11 + (26 + 2) + (12 + 6) + (8 + 3 + 3) + 12 + 3 + 2
 
 
 def test_published_numbers_need_a_panel_and_a_policy_that_exist():

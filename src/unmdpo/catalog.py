@@ -15,6 +15,7 @@ from unmdpo.nearest import did_you_mean
 from unmdpo.scores import StrengthMap
 
 BETA, TAU = 0.05, 1.0
+INITIAL = "initial"  # the model that all policies start from, where it stands among policies
 
 
 class Setting(NamedTuple):

@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from unmdpo.catalog import BETA, CATALOG
+from unmdpo.catalog import BETA, CATALOG, INITIAL
 from unmdpo.data.identity import FOLD_SEED
 from unmdpo.data.strength import StrengthRule
 from unmdpo.errors import UserError
@@ -193,6 +193,7 @@ class PilotsRecipe(DefaultBudget):
     folds: Annotated[int, Field(ge=2)] = 5
     fold_seed: int = FOLD_SEED
     objective: ObjectiveName = "fixed-margin"
+    seed: int | None = Field(None, description="of their training; the recipe's if not given")
     learning_rate: Positive | None = Field(None, description="training's own if not given")
     adapter: AdapterRecipe | None = None
     model: ModelRecipe | None = Field(None, description="a cheaper model for pilots and the scale's features")
@@ -206,6 +207,9 @@ class ComputeRecipe(Strict):
     activation_checkpointing: bool | None = Field(None, description="as memory needs if not given")
     offload_optimizer: bool = False
     checkpoint_minutes: Positive = 15.0
+    deterministic: bool = Field(
+        False, description="on a GPU: only kernels that give the same bits again, where PyTorch has them"
+    )
 
 
 class ScaleRecipe(Strict):
@@ -233,6 +237,10 @@ class PolicyRecipe(Strict):
 class PanelRecipe(Strict):
     size: Count
     seed: int
+    path: str | None = Field(
+        None, description="a file of prompts (`prompt` or `instruction`) instead of the validation data"
+    )
+    apart: bool = Field(False, description="only kept out of later panels: nobody answers it here")
 
 
 class JudgeRecipe(Strict):
@@ -257,12 +265,20 @@ class JudgeRecipe(Strict):
         return self
 
 
-class PublishedRecipe(Strict):
-    """A policy's numbers as a paper printed them, each with its interval: shown beside ours."""
+class PublishedNumbers(Strict):
+    """Numbers as a paper printed them, each with its interval: shown beside ours."""
 
     win_rate: Triple | float | None = None  # a lone number where no interval was printed
     reward_difference: Triple | float | None = None
     length_ratio: Positive | None = None
+    length_controlled: Nonnegative | None = Field(None, description="AlpacaEval's win rate, in percent")
+    characters: Positive | None = Field(None, description="of a response, on average")
+
+
+class PublishedRecipe(PublishedNumbers):
+    """A policy's numbers against the baseline, and against others."""
+
+    against: dict[Name, PublishedNumbers] = Field({}, json_schema_extra=names_only)
 
 
 class EvaluationRecipe(Strict):
@@ -271,9 +287,20 @@ class EvaluationRecipe(Strict):
     judge: JudgeRecipe
     max_new_tokens: Count = 512
     initial: bool = Field(False, description="compare with the initial model too")
+    opponents: list[Name] = Field([], description="further policies that all others are compared with")
     published: dict[Name, dict[Name, PublishedRecipe]] = Field(
         {}, description="panel → policy → printed numbers", json_schema_extra=names_only
     )
+
+    @property
+    def all_opponents(self) -> list[str]:
+        """Whom policies are compared with: the baseline first, the initial model last."""
+        return [*dict.fromkeys([self.baseline, *self.opponents]), *([INITIAL] if self.initial else [])]
+
+    @property
+    def answered(self) -> list[str]:
+        """The panels that policies are judged on."""
+        return [name for name, panel in self.panels.items() if not panel.apart]
 
 
 class Recipe(Strict):
@@ -281,6 +308,7 @@ class Recipe(Strict):
 
     name: Name
     description: str = ""
+    table: str = Field("", description="what of a paper it repeats; recipes are listed by it")
     seed: int = 42
     beta: Positive = Field(
         BETA, description="β₀ of pilots and of every objective that has no β of its own, as SimPO has"
@@ -316,7 +344,7 @@ class Recipe(Strict):
 
     def _check_policy(self, name: str, policy: PolicyRecipe) -> None:
         key, spec = ("policies", name), CATALOG.get(policy.objective)
-        if name == "initial":
+        if name == INITIAL:
             raise _at(key, "'initial' is the model that policies start from; choose another name")
         if spec is None:
             hint = did_you_mean(policy.objective, CATALOG)
@@ -342,6 +370,10 @@ class Recipe(Strict):
             if policy not in self.policies:
                 hint = did_you_mean(policy, self.policies)
                 raise _at((*key, policy), f"'{policy}' is no policy; {hint}")
+            for opponent in numbers[policy].against:
+                if opponent not in self.evaluation.all_opponents:
+                    hint = did_you_mean(opponent, self.evaluation.all_opponents)
+                    raise _at((*key, policy, "against"), f"nobody is compared with '{opponent}'; {hint}")
 
     @model_validator(mode="after")
     def _evaluation_fits(self) -> Self:
@@ -350,9 +382,15 @@ class Recipe(Strict):
         if self.evaluation.baseline not in self.policies:
             hint = did_you_mean(self.evaluation.baseline, self.policies)
             raise _at(("evaluation", "baseline"), f"'{self.evaluation.baseline}' is no policy; {hint}")
+        for opponent in self.evaluation.opponents:
+            if opponent not in self.policies:
+                hint = did_you_mean(opponent, self.policies)
+                raise _at(("evaluation", "opponents"), f"'{opponent}' is no policy; {hint}")
         for panel, numbers in self.evaluation.published.items():
             self._check_published(panel, numbers)
-        wanted = sum(panel.size for panel in self.evaluation.panels.values())
+        if all(panel.apart for panel in self.evaluation.panels.values()):
+            raise _at(("evaluation", "panels"), "every panel is set apart; let one be answered")
+        wanted = sum(panel.size for panel in self.evaluation.panels.values() if panel.path is None)
         official = self.data.path is None and self.data.validation.is_official
         available = VALIDATION_ROWS[self.data.source] if official else wanted
         if wanted > available:

@@ -54,6 +54,7 @@ app.command("report")(report.report)
 app.command("gc")(run.gc)
 app.command("compare")(run.compare)
 app.command("scale")(run.scale)
+app.command("answers")(alpaca.answers)
 app.command("alpaca")(alpaca.alpaca)
 app.command("bench")(bench.bench)
 

@@ -1,9 +1,11 @@
-"""`unmdpo alpaca`: plain and length-controlled win rates from AlpacaEval's annotations."""
+"""`unmdpo answers` and `unmdpo alpaca`: answers for AlpacaEval, and win rates from its annotations."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from unmdpo.cli.run import HERE, Overrides, RecipeArgument, StoreOption
 
 
 def alpaca(
@@ -34,3 +36,23 @@ def alpaca(
             controlled = f"{fitted.win_rate:.2f} ± {fitted.standard_error:.2f}"
         table.add_row(found.model, found.baseline, str(len(found)), f"{found.win_rate:.2f}", controlled)
     Console().print(table)
+
+
+def answers(
+    recipe: RecipeArgument,
+    policy: Annotated[str, typer.Argument(help="A policy, or initial.")],
+    panel: Annotated[str, typer.Argument(help="A panel of the recipe.")],
+    overrides: Overrides = None,
+    out: Annotated[Path, typer.Option(help="Where to write.")] = Path("outputs.json"),
+    store: StoreOption = HERE,
+) -> None:
+    """Write a policy's answers as AlpacaEval reads them."""
+    from unmdpo.data.alpaca import write_outputs
+    from unmdpo.pipeline.run import open_run
+    from unmdpo.pipeline.store import Store
+    from unmdpo.recipes import load_recipe
+
+    opened = open_run(load_recipe(recipe, overrides or []), Store(store))
+    rows = opened.generations(policy, panel)
+    write_outputs(out, policy, [(row["prompt"][-1].content, row["text"]) for row in rows], panel)
+    typer.echo(f"{out}: {len(rows)} answers of {policy}")

@@ -5,6 +5,10 @@ from typing import Annotated
 import typer
 
 app = typer.Typer(help="List, show and describe recipes.", invoke_without_command=True)
+AUDITS = [
+    ("unmdpo audit support nvidia/HelpSteer3", "could the margins identify any prompt's scale?"),
+    ("unmdpo audit strength nvidia/HelpSteer3", "does a stronger preference predict agreement?"),
+]
 
 
 @app.callback()
@@ -17,11 +21,17 @@ def list_recipes(ctx: typer.Context) -> None:
 
     from unmdpo.recipes import load_recipe, packaged
 
-    table = Table("recipe", "what it runs", "policies", box=None, pad_edge=False)
+    groups: dict[str, list[tuple[str, str]]] = {}
     for name in (name for name in packaged() if not name.startswith("_")):
         recipe = load_recipe(name)
-        table.add_row(name, recipe.description, str(len(recipe.policies)))
-    Console().print(table)
+        row = (name, f"{recipe.description}; policies: {len(recipe.policies)}")
+        groups.setdefault(recipe.table, []).append(row)
+    groups["Audits: commands that train nothing"] = AUDITS
+    for title, rows in groups.items():
+        table = Table(title=title, title_justify="left", show_header=False, box=None)
+        for row in rows:
+            table.add_row(*row)
+        Console().print(table)
 
 
 @app.command()

@@ -93,16 +93,17 @@ def plan(
     from rich.table import Table
 
     from unmdpo.engine.sinks import clock
+    from unmdpo.pipeline.plan import needs, useful_rate
     from unmdpo.pipeline.plan import plan as estimate
-    from unmdpo.pipeline.plan import useful_rate
-    from unmdpo.pipeline.run import check_outside, open_run
+    from unmdpo.pipeline.run import check_judge, missing_places, open_run
     from unmdpo.pipeline.store import Store
     from unmdpo.recipes import load_recipe
 
     rate = useful_rate(device)
     described = load_recipe(recipe, overrides or [])
-    check_outside(described)
-    planned = estimate(open_run(described, Store(store), planning=True), device)
+    check_judge(described)
+    opened = open_run(described, Store(store), planning=True)
+    planned = estimate(opened, device)
     table = Table("stage", "", "M tokens", "PFLOP", "GiB", "time", box=None, pad_edge=False)
     for cost in planned.costs:
         model = cost.flops > 0
@@ -119,6 +120,14 @@ def plan(
         f"left to do: {clock(planned.seconds(rate))} on one device ({rate / 1e12:,.3g} useful TFLOP/s)"
     )
     typer.echo(f"pilots take {100 * planned.pilot_share:.0f}% of all arithmetic")
+    for need in needs(opened):
+        typer.echo(
+            f"on {need.name}: {need.hours:,.1f} GPU hours; {need.gpus} "
+            f"GPU{'s' if need.gpus > 1 else ''} to a model, {need.memory / 2**30:.0f} GiB on each"
+        )
+    missing = missing_places(described)
+    if missing:
+        typer.echo(f"not there yet: {', '.join(f'{path} ({key})' for key, path in missing.items())}")
     if planned.assumed:
         typer.echo(f"assumed until the data has been read: {', '.join(planned.assumed)}")
 
@@ -158,7 +167,7 @@ def compare(
     from unmdpo.recipes import load_recipe
 
     opened = open_run(load_recipe(recipe, []), Store(store))
-    panels = opened.recipe.evaluation.panels if opened.recipe.evaluation is not None else {}
+    panels = opened.recipe.evaluation.answered if opened.recipe.evaluation is not None else []
     for panel in panels:
         outcome = opened.compare(candidate, opponent, panel).to_dict()
         show_summary({panel: {"prompts": outcome["prompts"], "against": {opponent: {candidate: outcome}}}})

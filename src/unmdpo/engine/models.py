@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GgufConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils.hub import cached_file
 
 from unmdpo.engine.encode import Encoder
 from unmdpo.errors import UserError
@@ -33,6 +40,17 @@ class ModelSource:
         return given
 
 
+def check_reachable(source: ModelSource) -> None:
+    """Raises, at the price of a small file, what loading the model would raise hours later: a name that is
+    misspelt, terms that were not accepted, a cache that does not hold it."""
+    if source.gguf_file is not None:
+        return  # converted first of all
+    try:
+        cached_file(source.path, "config.json", revision=source.revision or "main")
+    except (OSError, ValueError) as error:
+        raise _not_loaded("configuration", source, error) from error
+
+
 def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
     try:
         tokenizer = AutoTokenizer.from_pretrained(source.path, **source.arguments)
@@ -51,9 +69,10 @@ def make_encoder(source: ModelSource, max_length: int) -> Encoder:
 def load_model(
     source: ModelSource, *, device: torch.device, dtype: torch.dtype = torch.bfloat16
 ) -> PreTrainedModel:
-    """On the device, with the attention that packs best there."""
+    """On the device, with the attention that packs best there; a GGUF file's weights dequantized."""
+    more = {} if source.gguf_file is None else {"quantization_config": GgufConfig(dequantize=True)}
     try:
-        model = AutoModelForCausalLM.from_pretrained(source.path, dtype=dtype, **source.arguments)
+        model = AutoModelForCausalLM.from_pretrained(source.path, dtype=dtype, **source.arguments, **more)
     except (OSError, ValueError, ImportError) as error:
         raise _not_loaded("model", source, error) from error
     assert isinstance(model, PreTrainedModel)
@@ -77,6 +96,8 @@ def _template(given: str) -> str:
 
 
 def _not_loaded(what: str, source: ModelSource, error: Exception) -> UserError:
+    if source.gguf_file is not None and isinstance(error, ImportError):
+        return UserError(f"'{source.gguf_file}' needs another package to be read: pip install 'unmdpo[gguf]'")
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     at = f" at revision {source.revision}" if source.revision else ""
     return UserError(

@@ -12,14 +12,19 @@ from unmdpo.data import Comparison, Prompt, fold_of
 from unmdpo.data.domains import domain_ids, modal_domains
 from unmdpo.data.identity import entropy_fold_of
 from unmdpo.engine.models import ModelSource
+from unmdpo.pipeline.store import Artifact
 from unmdpo.scale.data import VOTE_CATEGORIES
 
+CONVERTED = "converted"  # a stage, and the name of its artifact among the inputs of others
 CATEGORIES = (-3, -2, -1, 1, 2, 3)
 
 
-def model_source(settings: Mapping[str, Any]) -> ModelSource:
-    """`settings` is a recipe's model, perhaps with checksums of its files."""
+def model_source(settings: Mapping[str, Any], inputs: Mapping[str, Artifact] | None = None) -> ModelSource:
+    """`settings` is a recipe's model, perhaps with checksums of its files; among a stage's `inputs` may be
+    that model converted."""
     given = {key: value for key, value in settings.items() if key != "files"}
+    if inputs is not None and CONVERTED in inputs:
+        given |= {"path": str(inputs[CONVERTED].file("model")), "revision": None, "gguf_file": None}
     return ModelSource(template_arguments=given.pop("chat_template"), **given)
 
 

@@ -17,7 +17,7 @@ from unmdpo.engine.models import load_model, make_encoder
 from unmdpo.engine.ranks import local_device
 from unmdpo.errors import UserError
 from unmdpo.pipeline.common import model_source
-from unmdpo.pipeline.run import Run
+from unmdpo.pipeline.run import Run, finished_inputs
 from unmdpo.pipeline.stage import Stage
 from unmdpo.pipeline.stages.data import TRAIN
 from unmdpo.pipeline.store import Artifact
@@ -51,8 +51,11 @@ class FittedScale:
             raise UserError(f"scale '{self.name}' is one of pairs, and new prompts have no responses yet")
         sketch = torch.zeros(len(prompts), 1)
         if "features" in self._stage.inputs:
-            settings = self._stage.inputs["features"].settings["model"]
-            device, source = local_device(), model_source(settings)
+            stage = self._stage.inputs["features"]
+            device, source = (
+                local_device(),
+                model_source(stage.settings["model"], finished_inputs(self.run, stage)),
+            )
             model = load_model(source, device=device, dtype=compute_dtype(device))
             batches = embed_prompts(model, make_encoder(source, max_length=2**31), prompts)
             sketch = count_sketch(torch.cat(list(batches)))

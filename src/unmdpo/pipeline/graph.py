@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from unmdpo.catalog import BETA, CATALOG
+from unmdpo.catalog import BETA, CATALOG, INITIAL
 from unmdpo.engine.judge import look_here
+from unmdpo.pipeline.common import CONVERTED
 from unmdpo.pipeline.fingerprint import Fingerprints
 from unmdpo.pipeline.stage import Stage
 from unmdpo.pipeline.stages import KINDS
-from unmdpo.pipeline.stages.evaluation import INITIAL
 from unmdpo.recipe import ModelRecipe, PolicyRecipe, Recipe
 
 BESIDE = {"joint", "ema", "sigmoid-joint"}  # estimators that learn inside a policy's training
@@ -54,6 +54,13 @@ class _Builder:
             files = (files or {}) | (self.fingerprints.of(model.template) or {})
         return model.model_dump(mode="json") | {"files": files}
 
+    def _converted(self, model: ModelRecipe, suffix: str = "") -> dict[str, Stage]:
+        """What stages that load the model need: its conversion, if it comes as a GGUF file."""
+        if model.gguf_file is None:
+            return {}
+        settings = {"model": self._model(model)}
+        return {CONVERTED: self._stage("converted", f"converted{suffix}", settings)}
+
     def comparisons(self) -> Stage:
         """What is trained on; of the validation settings only a held-out share matters to it."""
         data = self.recipe.data.model_dump(mode="json", exclude={"max_length", "validation"})
@@ -72,11 +79,12 @@ class _Builder:
 
     def encoded(self, model: ModelRecipe, suffix: str = "") -> Stage:
         settings = {"model": self._model(model), "max_length": self.recipe.data.max_length}
-        return self._stage("encoded", f"encoded{suffix}", settings, comparisons=self.comparisons())
+        inputs = {"comparisons": self.comparisons()} | self._converted(model, suffix)
+        return self._with("encoded", f"encoded{suffix}", settings, inputs)
 
     def reference(self, model: ModelRecipe, suffix: str = "") -> Stage:
-        encoded = self.encoded(model, suffix)
-        return self._stage("reference", f"reference{suffix}", {"model": self._model(model)}, encoded=encoded)
+        inputs = {"encoded": self.encoded(model, suffix)} | self._converted(model, suffix)
+        return self._with("reference", f"reference{suffix}", {"model": self._model(model)}, inputs)
 
     @property
     def _pilot_model(self) -> tuple[ModelRecipe, str]:
@@ -87,7 +95,8 @@ class _Builder:
     def features(self) -> Stage:
         model, suffix = self._pilot_model
         settings = {"model": self._model(model)}
-        return self._stage("features", f"features{suffix}", settings, comparisons=self.comparisons())
+        inputs = {"comparisons": self.comparisons()} | self._converted(model, suffix)
+        return self._with("features", f"features{suffix}", settings, inputs)
 
     def pilot(self, fold: int) -> Stage:
         pilots, (model, suffix) = self.recipe.pilots, self._pilot_model
@@ -95,6 +104,8 @@ class _Builder:
         changes["adapter"] = _dump(pilots.adapter)
         if pilots.learning_rate is not None:
             changes["learning_rate"] = pilots.learning_rate
+        if pilots.seed is not None:
+            changes["seed"] = pilots.seed
         settings = {
             "model": self._model(model),
             "fold": fold,
@@ -105,6 +116,7 @@ class _Builder:
             "training": self._training(changes),
         }
         inputs = {"comparisons": self.comparisons(), "encoded": self.encoded(model, suffix)}
+        inputs |= self._converted(model, suffix)
         if CATALOG[pilots.objective].reference:
             inputs["reference"] = self.reference(model, suffix)
         return self._with("pilot", f"pilot[{fold}]", settings, inputs)
@@ -143,7 +155,7 @@ class _Builder:
             "beta": self.recipe.beta,
             "training": self._training(_overrides(recipe)),
         }
-        inputs = {"comparisons": self.comparisons(), "encoded": self.encoded(model)}
+        inputs = {"comparisons": self.comparisons(), "encoded": self.encoded(model)} | self._converted(model)
         if CATALOG[recipe.objective].reference:
             inputs["reference"] = self.reference(model)
         if recipe.scale is not None and recipe.scale in self.borrowed:
@@ -171,26 +183,32 @@ class _Builder:
         assert evaluation is not None
         policies = [*self.recipe.policies, *([INITIAL] if evaluation.initial else [])]
         inputs: dict[str, Stage] = {}
-        for panel in evaluation.panels:
+        for panel in evaluation.answered:
             inputs[f"panel[{panel}]"] = self.panel(panel)
             for policy in policies:
                 inputs[f"judgement[{policy},{panel}]"] = self.judgement(policy, panel)
-        settings = {
+        settings: dict[str, Any] = {
             "policies": policies,
-            "panels": [*evaluation.panels],
+            "panels": evaluation.answered,
             "baseline": evaluation.baseline,
             "seed": self.recipe.seed,
         }
+        if evaluation.opponents:
+            settings["opponents"] = evaluation.all_opponents
         return self._with("summary", "summary", settings, inputs)
 
     def panel(self, name: str) -> Stage:
         assert self.recipe.evaluation is not None
         panels = self.recipe.evaluation.panels
         earlier = [*panels][: [*panels].index(name)]
-        inputs = {"validation": self.validation()} | {
-            f"after {other}": self.panel(other) for other in earlier
-        }
-        return self._with("panel", f"panel[{name}]", panels[name].model_dump(mode="json"), inputs)
+        inputs = {f"after {other}": self.panel(other) for other in earlier}
+        settings: dict[str, Any] = {"size": panels[name].size, "seed": panels[name].seed}
+        path = panels[name].path
+        if path is None:
+            inputs |= {"validation": self.validation()}
+        else:
+            settings |= {"path": path, "files": self._files(path)}
+        return self._with("panel", f"panel[{name}]", settings, inputs)
 
     def generation(self, policy: str, panel: str) -> Stage:
         assert self.recipe.evaluation is not None
@@ -198,7 +216,7 @@ class _Builder:
             "model": self._model(self.recipe.model),
             "max_new_tokens": self.recipe.evaluation.max_new_tokens,
         }
-        inputs = {"panel": self.panel(panel)}
+        inputs = {"panel": self.panel(panel)} | self._converted(self.recipe.model)
         if policy != INITIAL:
             inputs["policy"] = self.policy(policy)
         return self._with("generation", f"generation[{policy},{panel}]", settings, inputs)

@@ -29,11 +29,14 @@ H200_USEFUL = 446e12  # FLOP/s in training, docs/performance.md
 PEAKS = {"h200": 989e12, "a100": 312e12}  # dense bfloat16, by the vendor
 MEMORY = {"h200": 141e9, "a100": 80e9}
 CPU_SHARE = 0.1  # of the measured matrix rate
-DECODING_SHARE = 0.05  # of the training rate, one token at a time; a guess until it is measured
+DECODING_SHARE = 0.06  # of the training rate, one token at a time: 10,800 tokens/s of the 1B model
+DECODING_MOST = 12_000  # tokens/s on an H200, however small the model; docs/performance.md
 KNOWN_SHAPES = {  # so that packaged recipes can be planned without a network
     "meta-llama/Llama-3.2-1B-Instruct": "1b",
     "meta-llama/Llama-3.1-8B-Instruct": "8b",
     "Skywork/Skywork-Reward-V2-Llama-3.1-8B": "8b",
+    "models/smollm2": "135m",
+    "models/arena-judge": "135m",
 }
 KNOWN_PAIRS = {"helpsteer3": 36_299, "helpsteer2": 6_766}  # training comparisons of the official data
 KNOWN_PROMPTS = {"helpsteer3": 22_756, "helpsteer2": 6_765}
@@ -53,7 +56,10 @@ class Cost:
     decoding: bool = False
 
     def seconds(self, useful_rate: float) -> float:
-        return self.flops / (useful_rate * (DECODING_SHARE if self.decoding else 1.0))
+        if not self.decoding:
+            return self.flops / useful_rate
+        slowest = self.tokens / (DECODING_MOST * useful_rate / H200_USEFUL)
+        return max(slowest, self.flops / (useful_rate * DECODING_SHARE))
 
 
 @dataclass(frozen=True)
@@ -84,15 +90,45 @@ def useful_rate(device: str) -> float:
 
 
 def plan(run: Run, device: str = "this") -> Plan:
-    planner = _Planner(run, device)
+    planner = _Planner(run, MEMORY.get(device) or available(local_device()), run.recipe.compute.ranks)
     return Plan([planner.cost(stage) for stage in run.stages.values()], planner.assumed)
 
 
+@dataclass(frozen=True)
+class Need:
+    """What a run takes on GPUs of one kind."""
+
+    device: str
+    gpus: int  # that share one model; several policies may be trained side by side
+    memory: float  # bytes on each, at most
+    hours: float  # of one GPU, all that is not there yet
+
+    @property
+    def name(self) -> str:
+        return f"{self.device.upper()} ({MEMORY[self.device] / 1e9:.0f} GB)"
+
+
+def needs(run: Run) -> list[Need]:
+    """On each kind of GPU: how many must share a model for it to fit, and for how long they work."""
+    return [_need(run, device) for device in PEAKS]
+
+
+def _need(run: Run, device: str) -> Need:
+    for gpus in (1, 2, 4, 8, 16):
+        planner = _Planner(run, MEMORY[device], gpus)
+        costs = [planner.cost(stage) for stage in run.stages.values()]
+        memory = max((cost.memory for cost in costs), default=0.0)
+        if memory <= USABLE * MEMORY[device]:
+            break
+    return Need(device, gpus, memory, Plan(costs, []).seconds(useful_rate(device)) / 3600)
+
+
 class _Planner:
-    def __init__(self, run: Run, device: str) -> None:
-        self.run, self.device, self.assumed = run, device, list[str]()
-        self.lengths = self._lengths()
-        self.memory = MEMORY.get(device) or available(local_device())
+    """Costs of stages on devices of so much memory, `ranks` of which share a model that is trained."""
+
+    def __init__(self, run: Run, memory: float, ranks: int) -> None:
+        self.run, self.memory, self.ranks, self.assumed = run, memory, ranks, list[str]()
+        self.lengths, self._passes = self._lengths(), dict[int, float]()
 
     def _lengths(self) -> NDArray[np.int32]:
         """(n, 3) of the valid training pairs."""
@@ -111,7 +147,13 @@ class _Planner:
             count = ASSUMED_PAIRS
             self.assumed.append(f"{count:,} comparisons")
         self.assumed.append("lengths of HelpSteer3's shape")
-        return np.array(pair_lengths(count, data.max_length), dtype=np.int32)
+        return _drawn(count, data.max_length)
+
+    def _pass(self, model: PreTrainedModel) -> float:
+        """FLOPs of one pass over all pairs; models are made once, so their identity will do."""
+        if id(model) not in self._passes:
+            self._passes[id(model)] = forward_flops(model, self.lengths)
+        return self._passes[id(model)]
 
     def cost(self, stage: Stage) -> Cost:
         cached = self.run.store.find(stage.place) is not None
@@ -120,7 +162,7 @@ class _Planner:
 
     def _scoring(self, stage: Stage, cached: bool, share: float = 1.0) -> Cost:
         model = _meta_model(stage.settings["model"])
-        tokens, flops = share * float(self.lengths.sum()), share * forward_flops(model, self.lengths)
+        tokens, flops = share * float(self.lengths.sum()), share * self._pass(model)
         return Cost(stage.name, cached, tokens, flops, 2.0 * _parameters(model))
 
     _reference = _scoring
@@ -144,14 +186,15 @@ class _Planner:
             self.run.recipe.compute.offload_optimizer,
         )
         needs = {
-            flag: _adapter_memory(model, budget, flag, given["adapter"], offload) for flag in (False, True)
+            flag: _adapter_memory(model, budget, flag, given["adapter"], offload, self.ranks)
+            for flag in (False, True)
         }
         checkpointing = needs[False] > USABLE * self.memory
         return Cost(
             stage.name,
             cached,
             tokens=seen * float(self.lengths.sum()),
-            flops=(passes + checkpointing) * seen * forward_flops(model, self.lengths),
+            flops=(passes + checkpointing) * seen * self._pass(model),
             memory=needs[checkpointing],
             checkpointing=checkpointing,
         )
@@ -184,13 +227,19 @@ class _Planner:
         return Cost(stage.name, cached, tokens, 2 * _parameters(model) * tokens, 2.0 * _parameters(model))
 
 
+@lru_cache(maxsize=4)
+def _drawn(count: int, longest: int) -> NDArray[np.int32]:
+    return np.array(pair_lengths(count, longest), dtype=np.int32)
+
+
 def _adapter_memory(
-    model: PreTrainedModel, budget: int, checkpointing: bool, adapter: Any, offload: bool
+    model: PreTrainedModel, budget: int, checkpointing: bool, adapter: Any, offload: bool, ranks: int
 ) -> float:
     """With an adapter nearly nothing is trained; without one, everything is."""
     for parameter in model.parameters():
         parameter.requires_grad_(adapter is None)
-    return float(estimate(model, budget, checkpointing=checkpointing, offload_optimizer=offload).total)
+    needed = estimate(model, budget, checkpointing=checkpointing, offload_optimizer=offload, world=ranks)
+    return float(needed.total)
 
 
 def _parameters(model: PreTrainedModel) -> int:

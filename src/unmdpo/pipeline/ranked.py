@@ -55,7 +55,7 @@ def take_part(run: Run, stage: Stage) -> None:
 
     def work(folder: Path) -> Mapping[str, Any]:
         called.append(ranks.agree(True, device))
-        return stage.kind.work(Job(stage, folder, inputs, run.recipe.compute, _nothing))
+        return Job(stage, folder, inputs, run.recipe.compute, _nothing).do()
 
     if ranks.first:
         run.store.make(stage.place, describe(run, stage, inputs), work)
@@ -63,7 +63,7 @@ def take_part(run: Run, stage: Stage) -> None:
             ranks.agree(False, device)  # somebody else made it: nobody is needed
     elif ranks.agree(True, device):
         folder = run.store.root / "work" / stage.key
-        stage.kind.work(Job(stage, folder, inputs, run.recipe.compute, _nothing))
+        Job(stage, folder, inputs, run.recipe.compute, _nothing).do()
 
 
 def _nothing(text: str) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from transformers.utils.logging import disable_progress_bar
 
 from unmdpo.engine.judge import load_function
+from unmdpo.engine.models import ModelSource, check_reachable
 from unmdpo.engine.ranks import device_name
 from unmdpo.errors import UserError
 from unmdpo.nearest import did_you_mean
@@ -214,27 +215,48 @@ def make(run: Run, stage: Stage, report: Callable[[str], None]) -> Artifact:
         return Artifact(run.store.root / "artifacts" / stage.place)
 
     def work(folder: Path) -> Mapping[str, Any]:
-        return stage.kind.work(Job(stage, folder, inputs, run.recipe.compute, report))
+        return Job(stage, folder, inputs, run.recipe.compute, report).do()
 
     return run.store.make(stage.place, describe(run, stage, inputs), work)
 
 
 def check_outside(recipe: Recipe) -> None:
     """What a recipe names and is not there is told before anything is trained: folders, files, a judge."""
+    check_judge(recipe)
+    for key, path in missing_places(recipe).items():
+        raise UserError(f"{key}: there is no file or folder '{path}'")
+    models = [recipe.model, *([] if recipe.pilots.model is None else [recipe.pilots.model])]
+    sources = [ModelSource(model.path, model.revision, model.gguf_file) for model in models]
+    if recipe.evaluation is not None and recipe.evaluation.judge.path is not None:
+        sources.append(ModelSource(recipe.evaluation.judge.path, recipe.evaluation.judge.revision))
+    for source in sources:
+        check_reachable(source)
+
+
+def check_judge(recipe: Recipe) -> None:
+    if recipe.evaluation is not None and recipe.evaluation.judge.function is not None:
+        load_function(recipe.evaluation.judge.function)
+
+
+def missing_places(recipe: Recipe) -> dict[str, str]:
+    """Key → the file or folder that it names and that is not on this machine."""
+    places: dict[str, str | None]
     places = {"model.path": recipe.model.path, "data.path": recipe.data.path}
     places["data.validation.path"] = recipe.data.validation.path
     if recipe.pilots.model is not None:
         places["pilots.model.path"] = recipe.pilots.model.path
     if recipe.evaluation is not None:
         places["evaluation.judge.path"] = recipe.evaluation.judge.path
-        if recipe.evaluation.judge.function is not None:
-            load_function(recipe.evaluation.judge.function)
+        for name, panel in recipe.evaluation.panels.items():
+            places[f"evaluation.panels.{name}.path"] = panel.path
+    missing = {}
     for key, path in places.items():
         place = Path(path or "")  # data may lie below ~, which models' loaders do not know
         if key.startswith("data."):
             place = place.expanduser()
         if path is not None and not _hub_name(path) and not place.exists():
-            raise UserError(f"{key}: there is no file or folder '{path}'")
+            missing[key] = path
+    return missing
 
 
 def _hub_name(path: str) -> bool:

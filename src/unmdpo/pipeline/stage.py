@@ -2,12 +2,16 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from unmdpo.errors import UserError
 from unmdpo.pipeline.store import Artifact
 from unmdpo.recipe import ComputeRecipe
 
@@ -62,3 +66,17 @@ class Job:
     @property
     def settings(self) -> Mapping[str, Any]:
         return self.stage.settings
+
+    def do(self) -> Notes:
+        """The work, with the kernels that the recipe allows."""
+        if self.compute.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it starts
+        torch.use_deterministic_algorithms(self.compute.deterministic, warn_only=True)
+        try:
+            return self.stage.kind.work(self)
+        except torch.OutOfMemoryError as error:
+            raise UserError(
+                f"{self.stage.name}: GPU memory is full ({str(error).split('. ')[0]}). Run fewer --jobs "
+                "at once, lower compute.token_budget, or set compute.activation_checkpointing=true; what is "
+                "finished is kept"
+            ) from error

@@ -80,7 +80,7 @@ def load_for_training(job: Job) -> PreTrainedModel:
     """Float32 where the model will be sharded: the shards are the masters then."""
     device = local_device()
     dtype = torch.float32 if Ranks.current().world > 1 else compute_dtype(device)
-    return load_model(model_source(job.settings["model"]), device=device, dtype=dtype)
+    return load_model(model_source(job.settings["model"], job.inputs), device=device, dtype=dtype)
 
 
 def ready(scorer: PairScorer) -> PairScorer:

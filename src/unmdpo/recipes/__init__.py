@@ -39,7 +39,7 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def _whole(document: Document, above: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The document's mapping over that of the recipe it extends."""
+    """The document's mapping over those of the recipes it extends, the last of which has the last word."""
     data = {} if document.data is None else document.data
     if not isinstance(data, dict):
         raise UserError(f"{document.name}:1: a recipe should be a mapping of keys to values")
@@ -47,13 +47,17 @@ def _whole(document: Document, above: tuple[str, ...] = ()) -> dict[str, Any]:
     if base is None:
         return data
     where = f"{document.name}:{document.lines.get(('extends',), 1)}"
-    if not isinstance(base, str):
-        raise UserError(f"{where}: extends: a packaged name or a YAML file")
+    names = base if isinstance(base, list) else [base]
+    if not names or not all(isinstance(name, str) for name in names):
+        raise UserError(f"{where}: extends: a packaged name or a YAML file, or a list of them")
     if document.name in above:
         raise UserError(f"{where}: extends: this recipe extends itself, through {', '.join(above)}")
-    if base.endswith((".yaml", ".yml")):
-        base = str(Path(document.name).parent / base)  # beside the one that names it
-    return _over(_whole(_find(base), (*above, document.name)), data)
+    merged: dict[str, Any] = {}
+    for name in names:
+        if name.endswith((".yaml", ".yml")):
+            name = str(Path(document.name).parent / name)  # beside the one that names it
+        merged = _over(merged, _whole(_find(name), (*above, document.name)))
+    return _over(merged, data)
 
 
 def _over(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -135,12 +139,16 @@ def _place(key: Key, document: Document, overridden: dict[Key, str], own: bool) 
 
 
 def schema() -> str:
-    """The recipe's JSON schema, for editors. A recipe may extend another, so no key must be there."""
+    """The recipe's JSON schema, for editors. A recipe may extend another, so no key must be there, and null
+    takes a name away."""
     described = Recipe.model_json_schema()
     described["properties"]["extends"] = {
-        "type": "string",
-        "description": "a packaged recipe, or a YAML file beside this one, that this one changes",
+        "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}],
+        "description": "packaged recipes or YAML files beside this one that this one changes; the last wins",
     }
     for part in (described, *described["$defs"].values()):
         part.pop("required", None)
+        for field in part["properties"].values():
+            named = field.get("patternProperties", {})
+            named |= {name: {"anyOf": [value, {"type": "null"}]} for name, value in named.items()}
     return json.dumps(described, indent=2) + "\n"

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
+from unmdpo.catalog import INITIAL
 from unmdpo.data.identity import Prompt
 from unmdpo.pipeline.run import Run
 from unmdpo.pipeline.stages.data import TRAIN
-from unmdpo.pipeline.stages.evaluation import INITIAL
 from unmdpo.pipeline.tables import Panel, prompt_of, read_comparisons, read_lines
 from unmdpo.stats.evaluation import Estimate
 from unmdpo.stats.ranking import rank_correlation
@@ -151,7 +151,7 @@ def _cost(name: str, manifest: dict[str, Any]) -> Cost:
 
 
 def _panels(run: Run) -> list[str]:
-    return [] if run.recipe.evaluation is None else [*run.recipe.evaluation.panels]
+    return [] if run.recipe.evaluation is None else run.recipe.evaluation.answered
 
 
 def _panel(run: Run, name: str) -> PanelFacts | None:

@@ -9,10 +9,10 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from unmdpo.catalog import INITIAL
 from unmdpo.engine.sinks import clock
 from unmdpo.errors import UserError
 from unmdpo.pipeline.run import Run
-from unmdpo.pipeline.stages.evaluation import INITIAL
 from unmdpo.pipeline.store import write_text
 from unmdpo.report import charts
 from unmdpo.report.charts import Interval
@@ -83,7 +83,7 @@ def _result(facts: Facts, panel: str) -> dict[str, Any]:
         if not outcomes:
             continue  # the baseline alone
         is_baseline = opponent == report["baseline"]
-        beside = published if is_baseline else {}
+        beside = published if is_baseline else _against(published, opponent)
         plots = [_forest(outcomes, beside, opponent, measure) for measure in MEASURES]
         against.append(
             {
@@ -108,6 +108,12 @@ def _result(facts: Facts, panel: str) -> dict[str, Any]:
 def _published(facts: Facts, panel: str) -> dict[str, Any]:
     evaluation = facts.run.recipe.evaluation
     return {} if evaluation is None else evaluation.model_dump()["published"].get(panel, {})
+
+
+def _against(published: dict[str, Any], opponent: str) -> dict[str, Any]:
+    """Policy → what was printed of it against this opponent."""
+    found = {policy: numbers["against"].get(opponent) for policy, numbers in published.items()}
+    return {policy: numbers for policy, numbers in found.items() if numbers is not None}
 
 
 def _forest(outcomes: dict[str, Any], published: dict[str, Any], opponent: str, measure: str) -> Markup:

@@ -1,7 +1,7 @@
 """Every kind of stage by its name."""
 
 from unmdpo.pipeline.stage import Kind
-from unmdpo.pipeline.stages import data, evaluation, pilots, policies, reference, scales
+from unmdpo.pipeline.stages import convert, data, evaluation, pilots, policies, reference, scales
 
 KINDS: dict[str, Kind] = {
     kind.name: kind
@@ -9,6 +9,7 @@ KINDS: dict[str, Kind] = {
         Kind("comparisons", 1, data.comparisons),
         Kind("validation", 1, data.validation),
         Kind("panel", 1, data.panel),
+        Kind("converted", 1, convert.converted),
         Kind("encoded", 1, data.encoded),
         Kind("reference", 1, reference.reference, ranked=True),
         Kind("features", 1, reference.features),

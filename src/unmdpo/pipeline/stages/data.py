@@ -1,9 +1,12 @@
 """From files to comparisons, panels of prompts, and tokens."""
 
+from pathlib import Path
+
 from unmdpo.data import Comparisons, DataRef, SourceSettings, load_comparisons
 from unmdpo.data.domains import modal_domains
 from unmdpo.data.pairing import PairRule
 from unmdpo.data.panels import sample_panel, split_prompts
+from unmdpo.data.prompts import read_prompts
 from unmdpo.data.sources import SOURCES
 from unmdpo.engine.encode import EncodedPairs
 from unmdpo.engine.models import make_encoder
@@ -62,17 +65,20 @@ def _load(recipe: DataRecipe, path: str | None, split: str) -> Comparisons:
 
 
 def panel(job: Job) -> Notes:
-    """Prompts of the validation rows, stratified by domain, without those of earlier panels."""
-    rows = read_comparisons(job.inputs["validation"].file(VALIDATION))
+    """Prompts of the validation rows, or of a file of prompts, stratified by domain, without those of
+    earlier panels."""
+    if "validation" in job.inputs:
+        rows = read_comparisons(job.inputs["validation"].file(VALIDATION))
+        prompts, domains = {row.prompt_hash: row.prompt for row in rows}, modal_domains(rows)
+    else:
+        prompts, domains = read_prompts(Path(job.settings["path"]).expanduser())
     earlier = {
         prompt
         for name, artifact in job.inputs.items()
         if name != "validation"
         for prompt in Panel.read(artifact.file("panel.json")).hashes
     }
-    domains = modal_domains(rows)
     drawn = sample_panel(domains, job.settings["size"], job.settings["seed"], exclude=earlier)
-    prompts = {row.prompt_hash: row.prompt for row in rows}
     chosen = Panel(drawn, [prompts[name] for name in drawn], [domains[name] for name in drawn])
     chosen.write(job.folder / "panel.json")
     return {"prompts": len(chosen), "candidates": len(domains)}
@@ -81,7 +87,7 @@ def panel(job: Job) -> Notes:
 def encoded(job: Job) -> Notes:
     """Token ids of every training comparison, over-long and empty ones flagged."""
     rows = read_comparisons(job.inputs["comparisons"].file(TRAIN))
-    encoder = make_encoder(model_source(job.settings["model"]), job.settings["max_length"])
+    encoder = make_encoder(model_source(job.settings["model"], job.inputs), job.settings["max_length"])
     pairs = EncodedPairs.of(encoder.encode(rows))
     pairs.save(job.folder / "pairs.safetensors")
     return {

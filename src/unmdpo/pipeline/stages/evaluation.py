@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from unmdpo.catalog import INITIAL
 from unmdpo.engine.endpoint import Endpoint, PairwiseJudge, Question
 from unmdpo.engine.generate import GenerationSettings, Generator
 from unmdpo.engine.judge import Judge, RewardModel, checked, load_function
@@ -20,13 +21,11 @@ from unmdpo.pipeline.tables import Panel, read_lines, write_lines
 from unmdpo.pipeline.training import compute_dtype
 from unmdpo.stats.evaluation import Judged, Outcome, Resamples, by_domain, compare, select
 
-INITIAL = "initial"  # the model that all policies start from
-
 
 def generation(job: Job) -> Notes:
     """Greedy responses to every prompt of a panel; goes on after the last whole batch."""
     panel = Panel.read(job.inputs["panel"].file("panel.json"))
-    source, device = model_source(job.settings["model"]), local_device()
+    source, device = model_source(job.settings["model"], job.inputs), local_device()
     weights = source
     if "policy" in job.inputs:
         weights = replace(source, path=str(job.inputs["policy"].file("model")), revision=None, gguf_file=None)
@@ -115,7 +114,7 @@ def summary(job: Job) -> Notes:
         name: summarize_panel(
             Panel.read(job.inputs[f"panel[{name}]"].file("panel.json")),
             {policy: job.inputs[f"judgement[{policy},{name}]"] for policy in job.settings["policies"]},
-            job.settings["baseline"],
+            job.settings.get("opponents") or [job.settings["baseline"], INITIAL],
             job.settings["seed"],
         )
         for name in job.settings["panels"]
@@ -124,11 +123,15 @@ def summary(job: Job) -> Notes:
     return {"panels": list(report)}
 
 
-def summarize_panel(panel: Panel, scores: dict[str, Artifact], baseline: str, seed: int) -> dict[str, Any]:
+def summarize_panel(
+    panel: Panel, scores: dict[str, Artifact], opponents: Sequence[str], seed: int
+) -> dict[str, Any]:
+    """The first opponent is the baseline, of which selection and domains speak."""
+    baseline = opponents[0]
     found = {policy: judged(artifact, panel) for policy, artifact in scores.items()}
     resamples = Resamples.draw(len(panel), seed)
     against = {}
-    for opponent in [name for name in (baseline, INITIAL) if name in found]:
+    for opponent in [name for name in opponents if name in found]:
         outcomes = {
             policy: compare(found[policy], found[opponent], resamples)
             for policy in found

@@ -52,7 +52,10 @@ def policy(job: Job) -> Notes:
         metrics=metrics,
     )
     export_model(
-        trained.model, load_tokenizer(model_source(job.settings["model"])), job.folder / "model", provenance
+        trained.model,
+        load_tokenizer(model_source(job.settings["model"], job.inputs)),
+        job.folder / "model",
+        provenance,
     )
     trained.done()
     return notes

@@ -30,7 +30,7 @@ def reference(job: Job) -> Notes:
 
 def features(job: Job) -> Notes:
     """(u, d) embeddings of the training prompts; goes on where an earlier try stopped."""
-    device, source = local_device(), model_source(job.settings["model"])
+    device, source = local_device(), model_source(job.settings["model"], job.inputs)
     index = PromptIndex.of(read_comparisons(job.inputs["comparisons"].file(TRAIN)))
     parts = sorted(job.folder.glob("part-*.safetensors"))
     done = [load_file(path)["embeddings"] for path in parts]
