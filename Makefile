@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test browser docs lint typecheck unit clean
+.PHONY: setup demo test soak browser docs lint typecheck unit clean
 
 setup: $(READY)
 
@@ -22,6 +22,10 @@ test: lint typecheck unit
 # Debian's Chromium, for the tests that look at the report in a browser; they are skipped without one.
 browser:
 	command -v chromium || apt-get install --yes --quiet chromium
+
+# The fault matrix in full: some twenty minutes. `make test` has a short version.
+soak: $(READY)
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -u -m tests.soak
 
 # The site in site/, every link checked.
 docs: $(READY)

@@ -16,6 +16,19 @@ class DataError(UserError):
         self.problem = problem
 
 
+WAY_OUT = "what is finished is kept: mend it, and the same command goes on"
+
+
+def told_of_disk(error: OSError, place: object = "the disk") -> str:
+    """Which path, what the system says of it, and what to do."""
+    return f"{error.filename or place}: {error.strerror or error}; {WAY_OUT}"
+
+
+def printable(text: str) -> str:
+    """Text from files and models, safe for a terminal: control characters are shown, not obeyed."""
+    return "".join(c if c in "\n\t" or c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 class UnmdpoWarning(UserWarning):
     """Something the user should know, though the work goes on."""
 

@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 import unmdpo
 from unmdpo.cli import alpaca, audit, bench, lab, recipes, report, run
-from unmdpo.errors import Stopped, UnmdpoWarning, UserError, stop
+from unmdpo.errors import Stopped, UnmdpoWarning, UserError, printable, stop, told_of_disk
 
 
 class _Group(TyperGroup):
@@ -27,12 +27,21 @@ class _Group(TyperGroup):
         except UserError as error:
             if ctx.params.get("debug"):
                 raise
-            typer.secho(f"error: {error}", fg="red", err=True)
+            _tell(str(error))
+            raise typer.Exit(2) from error
+        except OSError as error:
+            if ctx.params.get("debug") or error.filename is None:
+                raise
+            _tell(told_of_disk(error))
             raise typer.Exit(2) from error
         except (KeyboardInterrupt, Stopped) as error:
             number = error.signal if isinstance(error, Stopped) else signal.SIGINT
             typer.secho("stopped; what is done is kept, and the same command goes on from there", err=True)
             raise typer.Exit(128 + number) from error
+
+
+def _tell(problem: str) -> None:
+    typer.secho(f"error: {printable(problem)}", fg="red", err=True)
 
 
 app = typer.Typer(
@@ -83,7 +92,7 @@ def _show_warning(
 ) -> None:
     """Ours are one line for people; others keep their name, since they point at code."""
     label = "warning" if issubclass(category, UnmdpoWarning) else category.__name__
-    typer.secho(f"{label}: {message}", fg="yellow", err=True)
+    typer.secho(f"{label}: {printable(str(message))}", fg="yellow", err=True)
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """Artifacts on disk, found by what made them: whole or not there, each with a manifest.
 
 artifacts/KIND/KEY/     finished: files and manifest.json
+quarantine/KIND-KEY/    damaged: found so when it was read, and set aside
 work/KEY/               unfinished: what a stage has so far, kept for the next try
 locks/KEY               held while a stage works, released by the system if it dies
 runs/NAME/run.json      which artifacts a run consists of
@@ -8,6 +9,7 @@ runs/NAME/run.json      which artifacts a run consists of
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import platform
@@ -21,11 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
+from safetensors import SafetensorError
 
 from unmdpo.engine.export import sha256
-from unmdpo.errors import UserError
+from unmdpo.errors import WAY_OUT, UserError, told_of_disk
 
-MANIFEST = "manifest.json"
+MANIFEST, TIMINGS = "manifest.json", "throughput.jsonl"
 
 
 @dataclass(frozen=True)
@@ -36,31 +39,55 @@ class Artifact:
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        try:
-            found: dict[str, Any] = json.loads((self.path / MANIFEST).read_text("utf-8"))
-        except (OSError, ValueError) as error:
-            raise UserError(f"{self.path / MANIFEST}: not readable: {error}") from error
+        found = self._manifest_as_it_lies()
+        if found is None:
+            raise self._set_aside(MANIFEST)
         return found
+
+    def _manifest_as_it_lies(self) -> dict[str, Any] | None:
+        try:
+            found = json.loads((self.path / MANIFEST).read_text("utf-8"))
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
 
     @property
     def intact(self) -> bool:
         """Whether the manifest is, to the byte, what was written."""
-        try:
-            return (self.path / MANIFEST).read_text("utf-8") == as_json(sealed(self.manifest))
-        except (UserError, UnicodeDecodeError, AttributeError):
-            return False
+        found = self._manifest_as_it_lies()
+        return found is not None and (self.path / MANIFEST).read_text("utf-8") == as_json(sealed(found))
 
     @property
     def digest(self) -> str:
-        """Of its contents: every file's name and checksum."""
-        text = json.dumps(self.manifest["files"], sort_keys=True)
+        """Of its contents: every file's name and checksum, without what only says how long it took."""
+        files = {name: said for name, said in self.manifest["files"].items() if name != TIMINGS}
+        text = json.dumps(files, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def file(self, name: str) -> Path:
+        """A file or folder of it, after a look at the checksums of what is about to be read."""
         path = self.path / name
-        if not path.exists():
-            raise UserError(f"{path}: missing from a finished artifact; rebuild it with --force")
+        files = self.manifest["files"] if self.intact else {}
+        told = {given: said for given, said in files.items() if f"{given}/".startswith(f"{name}/")}
+        if not told:
+            raise self._set_aside(MANIFEST if not self.intact else f"{name}, which it does not have")
+        for given, said in told.items():
+            if not _is(self.path / given, said):
+                raise self._set_aside(given)
         return path
+
+    def _set_aside(self, damaged: str) -> UserError:
+        """Moves the artifact out of the way, so that the next run makes it anew."""
+        root, kind, key = self.path.parents[2], self.path.parent.name, self.path.name
+        place = _free(root / "quarantine" / f"{kind}-{key}")
+        try:
+            place.parent.mkdir(exist_ok=True)
+            self.path.rename(place)
+        except OSError as error:
+            how = f"it could not be set aside ({error.strerror}); remove the folder and run the same command"
+        else:
+            how = f"it now lies in {place}; the same command makes it anew"
+        return UserError(f"{self.path}: damaged: {damaged} is not what was written; {how}")
 
     def json(self, name: str) -> Any:
         return json.loads(self.file(name).read_text("utf-8"))
@@ -78,6 +105,29 @@ class Artifact:
         ]
         missing = [f"{name} (missing)" for name in sorted(set(expected) - present)]
         return [*changed, *missing, *(f"{name} (unexpected)" for name in sorted(present - set(expected)))]
+
+
+_SEEN: dict[tuple[Path, int, int], str] = {}  # what was hashed by this process: a file as it was then
+
+
+def _is(path: Path, said: Mapping[str, Any]) -> bool:
+    """Whether a file is the one that the manifest speaks of."""
+    try:
+        found = path.stat()
+        if found.st_size != said["bytes"]:
+            return False
+        key = (path, found.st_size, found.st_mtime_ns)
+        if key not in _SEEN:
+            _SEEN[key] = sha256(path)
+    except OSError:
+        return False
+    return bool(_SEEN[key] == said["sha256"])
+
+
+def _free(path: Path) -> Path:
+    """This path, or the first of its kind that is not taken."""
+    taken = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    return next(place for place in itertools.chain([path], taken) if not place.exists())
 
 
 class Store:
@@ -122,7 +172,7 @@ class Store:
             folder.mkdir(exist_ok=True)
             for leftover in [folder / MANIFEST, *folder.glob(f".{MANIFEST}.*")]:
                 leftover.unlink(missing_ok=True)  # of a try that ended just before the rename
-            started = time.time()
+            started, began = time.time(), time.monotonic()
             try:
                 notes = work(folder)
                 manifest = dict(describe) | {
@@ -133,14 +183,19 @@ class Store:
                     },
                     "versions": versions(),
                     "started": started,
-                    "seconds": time.time() - started,
+                    "seconds": time.monotonic() - began,
                 }
                 write_json(folder / MANIFEST, sealed(manifest))
+                _open_to_all_whom_the_umask_lets(folder)
                 shutil.rmtree(target, ignore_errors=True)  # one without a manifest
                 target.parent.mkdir(parents=True, exist_ok=True)
                 folder.rename(target)
             except OSError as error:
-                raise UserError(f"{error.filename or folder}: {error.strerror or error}") from error
+                raise UserError(told_of_disk(error, folder)) from error
+            except SafetensorError as error:
+                if "os error" not in str(error):
+                    raise
+                raise UserError(f"{folder}: {error}; {WAY_OUT}") from error
             finally:
                 with contextlib.suppress(OSError):
                     folder.rmdir()  # nothing was begun in it; what was begun is kept for the next try
@@ -149,6 +204,14 @@ class Store:
     def _lock(self, key: str) -> FileLock:
         self.prepare()
         return FileLock(self.root / "locks" / key)
+
+
+def _open_to_all_whom_the_umask_lets(folder: Path) -> None:
+    """Some libraries write files for their owner alone; with whom a store is shared, the umask says."""
+    umask = os.umask(0)
+    os.umask(umask)
+    for path in folder.rglob("*"):
+        path.chmod((0o777 if path.is_dir() else 0o666) & ~umask)
 
 
 def file_names(folder: Path) -> list[str]:

@@ -1,5 +1,6 @@
 """Is a run what it says it is? Every file hashed again, every statistic computed again another way."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -48,10 +49,16 @@ def verify(run: Run) -> Iterator[Finding]:
             yield Finding("summary", "recomputed", f"cannot be computed again: {error}")
 
 
+def _summary(run: Run) -> dict[str, Any]:
+    """As it lies there: whoever verifies looks at damaged files too, and sets nothing aside."""
+    found: dict[str, Any] = json.loads((run.artifact("summary").path / "summary.json").read_text("utf-8"))
+    return found
+
+
 def _recomputed(run: Run) -> Iterator[Finding]:
     """The summary's numbers from raw judged responses, by plain loops over resampled prompts."""
-    for panel_name, reported in run.summary.items():
-        panel = Panel.read(run.artifact(f"panel[{panel_name}]").file("panel.json"))
+    for panel_name, reported in _summary(run).items():
+        panel = Panel.read(run.artifact(f"panel[{panel_name}]").path / "panel.json")
         raw = {policy: _raw(run, policy, panel_name) for policy in reported["mean_score"]}
         for policy, rows in raw.items():
             ordered = [row["prompt_hash"] for row in rows] == panel.hashes
@@ -107,11 +114,11 @@ def _checked(
 
 
 def _raw(run: Run, policy: str, panel: str) -> list[dict[str, Any]]:
-    return read_lines(run.artifact(f"judgement[{policy},{panel}]").file("scores.jsonl"))
+    return read_lines(run.artifact(f"judgement[{policy},{panel}]").path / "scores.jsonl")
 
 
 def _texts(run: Run, policy: str, panel: str) -> list[str]:
-    made = read_lines(run.artifact(f"generation[{policy},{panel}]").file("generations.jsonl"))
+    made = read_lines(run.artifact(f"generation[{policy},{panel}]").path / "generations.jsonl")
     return [row["text"] for row in made]
 
 

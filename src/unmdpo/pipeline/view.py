@@ -4,6 +4,8 @@ import sys
 import time
 from typing import TextIO
 
+from unmdpo.errors import printable
+
 
 class View:
     """Says nothing; the others say something where they choose to."""
@@ -39,8 +41,8 @@ class Lines(View):
         self._say(f"{stage}: finished in {seconds:.1f} s")
 
     def failed(self, stage: str, problem: str) -> None:
-        lines = problem.splitlines() or [""]
+        lines = [line for line in problem.splitlines() if line.strip()] or [""]
         self._say(f"{stage}: failed: {lines[-1] if lines[0].startswith('Traceback') else lines[0]}")
 
     def _say(self, text: str) -> None:
-        print(f"[{time.monotonic() - self.began:7.1f} s] {text}", file=self.stream, flush=True)
+        print(f"[{time.monotonic() - self.began:7.1f} s] {printable(text)}", file=self.stream, flush=True)

@@ -1,0 +1,74 @@
+"""The fault matrix in full: `make soak`, or python -m tests.soak [MOMENTS] [PAIRS_OF_RUNS].
+
+Kills and stops a small run at random moments and at every stage boundary, and starts two at once, each time
+comparing every byte of the store with an undisturbed run's. Prints what was tried.
+"""
+
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from tests.faults import Command, contents, disturbed, same_as, small_recipe
+from unmdpo.pipeline.run import open_run
+from unmdpo.pipeline.store import Store
+from unmdpo.recipes import load_recipe
+
+SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)
+ONE, TWO = ("--jobs", "1"), ("--jobs", "2")
+
+
+def main(moments: int, doubles: int) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder, began = Path(name), time.monotonic()
+        path = small_recipe(folder)
+        first = Command(path, folder / "undisturbed", ONE)
+        assert first.wait() == 0, first.said
+        expected = contents(first.store)
+        print(f"undisturbed: {len(expected)} files in {first.seconds:.1f} s")
+        boundaries(path, expected)
+        random_moments(path, expected, first.seconds, moments)
+        at_once(path, expected, doubles)
+        print(f"all equal, in {time.monotonic() - began:.0f} s")
+
+
+def boundaries(path: Path, expected: dict[str, str]) -> None:
+    """Killed just before and just after every stage."""
+    stages = [*open_run(load_recipe(str(path)), Store(path.parent / "none")).stages]
+    for place, stage in enumerate(stages):
+        for event in ("started", "finished"):
+            store = path.parent / f"boundary-{place}-{event}"
+            killed = Command(path, store, ONE, (event, stage))
+            assert killed.wait() == -signal.SIGKILL, killed.said
+            again = Command(path, store, ONE)
+            assert again.wait() == 0, again.said
+            same_as(expected, store)
+    print(f"stage boundaries: {2 * len(stages)} kills, {2 * len(stages)} results equal")
+
+
+def random_moments(path: Path, expected: dict[str, str], seconds: float, moments: int) -> None:
+    """Any signal, any moment; every fifth time with two stages side by side."""
+    rng, codes = random.Random(0), Counter[str]()
+    for number in range(moments):
+        sent, options = SIGNALS[number % 3], TWO if number % 5 == 4 else ONE
+        moment = rng.uniform(0, seconds if options is ONE else 5 * seconds)
+        code = disturbed(path, path.parent / f"moment-{number}", sent, moment, options)
+        same_as(expected, path.parent / f"moment-{number}")
+        codes[f"{sent.name} → {code}"] += 1
+    print(f"random moments: {moments} tried, {moments} results equal; {dict(codes)}")
+
+
+def at_once(path: Path, expected: dict[str, str], doubles: int) -> None:
+    for number in range(doubles):
+        both = [Command(path, path.parent / f"both-{number}", ONE) for _ in range(2)]
+        assert [command.wait() for command in both] == [0, 0], both[0].said + both[1].said
+        same_as(expected, path.parent / f"both-{number}")
+    print(f"two at once: {doubles} times, {doubles} results equal")
+
+
+if __name__ == "__main__":
+    given = [int(text) for text in sys.argv[1:]]
+    main(*[*given, *(50, 20)[len(given) :]])

@@ -1,0 +1,242 @@
+"""Kills, stops, full and forbidden disks, damage, two runs at once. `make soak` does the same for longer."""
+
+import errno
+import os
+import random
+import resource
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from safetensors import SafetensorError
+from typer.testing import CliRunner
+
+from tests.faults import Command, contents, disturbed, same_as, small_recipe
+from unmdpo.cli import app
+from unmdpo.errors import UserError
+from unmdpo.pipeline.run import execute, open_run
+from unmdpo.pipeline.store import Store
+from unmdpo.recipes import load_recipe
+
+ONE = ("--jobs", "1")
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return small_recipe(tmp_path_factory.mktemp("faults"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(path):
+    """The bytes of a run that nobody disturbs, and how long it takes."""
+    command = Command(path, path.parent / "undisturbed", ONE)
+    assert command.wait() == 0, command.said
+    return contents(command.store), command.seconds
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+def test_a_run_that_is_disturbed_ends_with_the_same_bytes(path, undisturbed, tmp_path, number):
+    moment = random.Random(int(number)).uniform(0.3, 0.8) * undisturbed[1]
+    disturbed(path, tmp_path / "store", number, moment, ONE)
+    same_as(undisturbed[0], tmp_path / "store")
+
+
+@pytest.mark.parametrize(
+    "deadly", [("started", "oof"), ("finished", "pilot[1]"), ("finished", "policy[dpo]")]
+)
+def test_a_run_killed_between_stages_ends_with_the_same_bytes(path, undisturbed, tmp_path, deadly):
+    first = Command(path, tmp_path / "store", ONE, deadly)
+    assert first.wait() == -signal.SIGKILL, first.said
+    again = Command(path, tmp_path / "store", ONE)
+    assert again.wait() == 0, again.said
+    same_as(undisturbed[0], tmp_path / "store")
+
+
+def test_two_runs_at_once_give_one_result(path, undisturbed, tmp_path):
+    both = [Command(path, tmp_path / "store", ONE) for _ in range(2)]
+    assert [command.wait() for command in both] == [0, 0], both[0].said + both[1].said
+    same_as(undisturbed[0], tmp_path / "store")
+
+
+def test_the_lock_of_a_killed_run_is_taken_over(path, undisturbed, tmp_path):
+    holder = Command(path, tmp_path / "store", ONE)
+    time.sleep(0.4 * undisturbed[1])
+    waiting = Command(path, tmp_path / "store", ONE)
+    time.sleep(0.2 * undisturbed[1])
+    holder.signal(signal.SIGKILL).wait()
+    assert waiting.wait() == 0, waiting.said
+    same_as(undisturbed[0], tmp_path / "store")
+
+
+# --- Disks ----------------------------------------------------------------------------------------
+
+
+def outcome(child):
+    """What a forked child wrote, and its exit code."""
+    reads, writes = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reads)
+        try:
+            code, text = child()
+            os.write(writes, text.encode()[:60_000])
+            os._exit(code)
+        finally:
+            os._exit(99)
+    os.close(writes)
+    with os.fdopen(reads) as pipe:
+        text = pipe.read()
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), text
+
+
+def command_in(path, store, prepare):
+    """Runs the command in a child that first does `prepare`."""
+
+    def child():
+        prepare()
+        done = CliRunner().invoke(app, ["run", str(path), "--store", str(store), *ONE])
+        return done.exit_code, done.output
+
+    return outcome(child)
+
+
+def nobody():
+    """Root may write everywhere, so it becomes somebody else."""
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+
+
+def test_a_file_that_cannot_grow_is_told_and_the_run_goes_on_later(path, undisturbed, tmp_path):
+    def small_files_only():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
+
+    code, said = command_in(path, tmp_path / "store", small_files_only)
+    assert code == 2, said
+    assert "error: " in said
+    assert "what is finished is kept" in said
+    assert str(tmp_path / "store") in said
+    again = Command(path, tmp_path / "store", ONE)
+    assert again.wait() == 0, again.said
+    same_as(undisturbed[0], tmp_path / "store")
+
+
+def test_a_store_nobody_may_write_to_is_told():
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o555)
+
+        def child():
+            nobody()
+            try:
+                Store(Path(folder)).make("policy/1", {}, lambda folder: {})
+            except UserError as error:
+                return 2, str(error)
+            return 0, "written"
+
+        assert outcome(child) == (2, f"{folder}: cannot keep a store here: Permission denied")
+
+
+def test_a_store_where_a_file_is(path, tmp_path):
+    (tmp_path / "store").write_text("")
+    done = CliRunner().invoke(app, ["run", str(path), "--store", str(tmp_path / "store")])
+    assert done.exit_code == 2
+    assert "cannot keep a store here" in done.output
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.ENOSPC, "No space left on device"), SafetensorError("I/O error: no space (os error 28)")],
+)
+def test_a_full_disk_is_told_with_the_way_out(tmp_path, error):
+    def work(folder):
+        raise error
+
+    with pytest.raises(UserError, match=r"(?i)no space.*the same command goes on"):
+        Store(tmp_path).make("policy/1", {}, work)
+
+
+def test_hard_links_are_not_needed(path, undisturbed, tmp_path, monkeypatch):
+    def refused(*_, **__):
+        raise OSError(errno.EPERM, "no hard links here")
+
+    monkeypatch.setattr(os, "link", refused)
+    execute(open_run(load_recipe(str(path)), Store(tmp_path / "store")))
+    assert contents(tmp_path / "store").keys() == undisturbed[0].keys()
+
+
+def test_a_clock_that_jumps_back_changes_nothing(tmp_path, monkeypatch):
+    clock = iter([2e9, 1e9, 1e9, 1e9])
+    monkeypatch.setattr("time.time", lambda: next(clock))
+    artifact = Store(tmp_path).make("policy/1", {}, lambda folder: {})
+    assert artifact.manifest["seconds"] >= 0
+
+
+# --- Damage ---------------------------------------------------------------------------------------
+
+
+def cut(file):
+    file.write_bytes(file.read_bytes()[:-7])
+
+
+def flip(file):
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("harm", [cut, flip, lambda file: file.unlink()], ids=["cut", "flipped", "deleted"])
+@pytest.mark.parametrize(
+    ("stage", "name"),
+    [
+        ("reference", "reference.safetensors"),
+        ("oof", "manifest.json"),
+        ("policy[dpo]", "model/model.safetensors"),
+    ],
+)
+def test_damage_is_found_when_it_is_read_and_mended_by_the_same_command(
+    path, undisturbed, tmp_path, harm, stage, name
+):
+    store = Store(tmp_path / "store")
+    run = execute(open_run(load_recipe(str(path)), store), until="policy")
+    place = run.stages[stage].place
+    harm(store.root / "artifacts" / place / name)
+    if name == "manifest.json" and not (store.root / "artifacts" / place / name).exists():
+        execute(open_run(load_recipe(str(path)), store))  # nobody calls that finished
+    else:
+        if stage == "oof":  # read again only if something that needs it is gone
+            store.remove(run.stages["scale[seq]"].place)
+        if stage == "reference":
+            store.remove(run.stages["policy[dpo]"].place)
+        with pytest.raises(UserError, match=r"damaged: .*quarantine.*the same command makes it anew"):
+            execute(open_run(load_recipe(str(path)), store))
+        assert len(list((store.root / "quarantine").iterdir())) == 1
+        execute(open_run(load_recipe(str(path)), store))
+    same_as(undisturbed[0], store.root)
+
+
+def test_a_half_written_folder_is_not_taken_for_finished(path, undisturbed, tmp_path):
+    store = Store(tmp_path / "store")
+    run = open_run(load_recipe(str(path)), store)
+    folder = store.root / "artifacts" / run.stages["encoded"].place
+    folder.mkdir(parents=True)
+    (folder / "pairs.safetensors").write_bytes(b"half")
+    execute(run)
+    same_as(undisturbed[0], store.root)
+
+
+def test_files_have_the_users_umask(path, tmp_path):
+    def child():
+        os.umask(0o027)
+        done = CliRunner().invoke(app, ["run", str(path), "--store", str(tmp_path / "store"), *ONE])
+        modes = {
+            oct(file.stat().st_mode & 0o777)
+            for file in (tmp_path / "store" / "artifacts").rglob("*")
+            if file.is_file()
+        }
+        return done.exit_code, " ".join(sorted(modes))
+
+    assert outcome(child) == (0, "0o640")
