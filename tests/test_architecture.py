@@ -28,7 +28,7 @@ LIBRARIES = {
     "stats": {"numpy", "scipy", "sklearn"},
     "audit": {"numpy", "scipy"},
     "lab": set(),
-    "engine": {"torch", "numpy", "transformers", "safetensors", "peft", "wandb", "openai"},
+    "engine": {"torch", "numpy", "jinja2", "transformers", "safetensors", "peft", "wandb", "openai"},
     "pipeline": {
         "torch",
         "numpy",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jinja2 import TemplateError
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 from transformers import PreTrainedTokenizerBase
@@ -55,12 +56,18 @@ class Encoder:
 
     def render(self, messages: list[dict[str, str]], *, prefix: bool) -> str:
         """The conversation as text; `prefix` adds what the assistant's turn starts with."""
-        text = self.tokenizer.apply_chat_template(
-            messages,
-            tokenize=False,
-            add_generation_prompt=prefix,
-            **(self.template_arguments or {}),
-        )
+        try:
+            text = self.tokenizer.apply_chat_template(
+                messages,
+                tokenize=False,
+                add_generation_prompt=prefix,
+                **(self.template_arguments or {}),
+            )
+        except TemplateError as error:
+            raise UserError(
+                f"the chat template of {self.tokenizer.name_or_path or 'the tokenizer'} fails: {error}; "
+                "give another with model.template, or its arguments with model.chat_template"
+            ) from error
         assert isinstance(text, str)
         return text
 

@@ -16,7 +16,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from unmdpo.data.identity import Prompt
 from unmdpo.engine.encode import Encoder, as_dicts
-from unmdpo.engine.models import ModelSource, load_tokenizer
+from unmdpo.engine.models import ModelSource, check_finite, load_tokenizer
 from unmdpo.engine.padding import alike, padded
 from unmdpo.errors import UserError
 
@@ -36,7 +36,7 @@ class RewardModel:
         except (OSError, ValueError) as error:
             raise UserError(f"the judge '{source.path}' could not be loaded: {error}") from error
         assert isinstance(model, PreTrainedModel)
-        self.model = model.to(device).eval()  # type: ignore[arg-type]
+        self.model = check_finite(model.to(device), source).train(False)  # type: ignore[arg-type]
         self.encoder = Encoder(load_tokenizer(source), template_arguments=source.template_arguments)
         if self.model.config.pad_token_id is None:
             self.model.config.pad_token_id = self.encoder.tokenizer.pad_token_id or 0

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     GgufConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils.hub import cached_file
 
 from unmdpo.engine.encode import Encoder
 from unmdpo.errors import UserError
@@ -46,8 +46,8 @@ def check_reachable(source: ModelSource) -> None:
     if source.gguf_file is not None:
         return  # converted first of all
     try:
-        cached_file(source.path, "config.json", revision=source.revision or "main")
-    except (OSError, ValueError) as error:
+        AutoConfig.from_pretrained(source.path, **source.arguments)
+    except (OSError, ValueError, ImportError) as error:
         raise _not_loaded("configuration", source, error) from error
 
 
@@ -76,7 +76,15 @@ def load_model(
     except (OSError, ValueError, ImportError) as error:
         raise _not_loaded("model", source, error) from error
     assert isinstance(model, PreTrainedModel)
-    return choose_attention(model.to(device))  # type: ignore[arg-type]
+    return choose_attention(check_finite(model.to(device), source))  # type: ignore[arg-type]
+
+
+def check_finite(model: PreTrainedModel, source: ModelSource) -> PreTrainedModel:
+    """Weights that are not numbers would only show as nonsense, hours later."""
+    for name, weight in model.named_parameters():
+        if not weight.isfinite().all():
+            raise UserError(f"the weights '{name}' of '{source.path}' are not all finite; get the model anew")
+    return model
 
 
 def choose_attention(model: PreTrainedModel) -> PreTrainedModel:

@@ -12,6 +12,7 @@ from unmdpo.data import Comparison, Prompt, fold_of
 from unmdpo.data.domains import domain_ids, modal_domains
 from unmdpo.data.identity import entropy_fold_of
 from unmdpo.engine.models import ModelSource
+from unmdpo.errors import UserError
 from unmdpo.pipeline.store import Artifact
 from unmdpo.scale.data import VOTE_CATEGORIES
 
@@ -57,6 +58,16 @@ class PromptIndex:
 
     def entropy_folds(self, folds: int) -> Tensor:
         return torch.tensor([entropy_fold_of(name, folds) for name in self.hashes])
+
+
+def check_finite_logps(logps: Tensor, valid: Tensor, whose: str) -> None:
+    """Names the valid comparisons, counted from 0, of which a model says what is not a number."""
+    bad = (valid.bool() & ~logps.isfinite().all(dim=1)).nonzero().flatten().tolist()
+    if bad:
+        raise UserError(
+            f"log-probabilities of {len(bad)} comparisons under {whose} are not finite, of numbers {bad[:8]} "
+            "for example; look at the model's weights, or lower the learning rate"
+        )
 
 
 def pair_hash(row: Comparison) -> str:

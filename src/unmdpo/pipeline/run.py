@@ -226,7 +226,10 @@ def check_outside(recipe: Recipe) -> None:
     for key, path in missing_places(recipe).items():
         raise UserError(f"{key}: there is no file or folder '{path}'")
     models = [recipe.model, *([] if recipe.pilots.model is None else [recipe.pilots.model])]
-    sources = [ModelSource(model.path, model.revision, model.gguf_file) for model in models]
+    sources = [
+        ModelSource(model.path, model.revision, model.gguf_file, trust_remote_code=model.trust_remote_code)
+        for model in models
+    ]
     if recipe.evaluation is not None and recipe.evaluation.judge.path is not None:
         sources.append(ModelSource(recipe.evaluation.judge.path, recipe.evaluation.judge.revision))
     for source in sources:

@@ -10,6 +10,7 @@ from unmdpo.data.prompts import read_prompts
 from unmdpo.data.sources import SOURCES
 from unmdpo.engine.encode import EncodedPairs
 from unmdpo.engine.models import make_encoder
+from unmdpo.errors import UserError
 from unmdpo.pipeline.common import model_source
 from unmdpo.pipeline.stage import Job, Notes
 from unmdpo.pipeline.tables import Panel, read_comparisons, write_comparisons
@@ -89,6 +90,11 @@ def encoded(job: Job) -> Notes:
     rows = read_comparisons(job.inputs["comparisons"].file(TRAIN))
     encoder = make_encoder(model_source(job.settings["model"], job.inputs), job.settings["max_length"])
     pairs = EncodedPairs.of(encoder.encode(rows))
+    if not pairs.valid.any():
+        raise UserError(
+            f"none of the {len(pairs)} comparisons has two responses and fits {encoder.max_length} tokens: "
+            "raise data.max_length, or look at the data"
+        )
     pairs.save(job.folder / "pairs.safetensors")
     return {
         "pairs": len(pairs),

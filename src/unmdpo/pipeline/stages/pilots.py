@@ -12,7 +12,7 @@ from unmdpo.engine.score import score
 from unmdpo.engine.train import ObjectiveChoice
 from unmdpo.errors import UserError
 from unmdpo.objectives import PairLogps, beta_ln_from_lengths
-from unmdpo.pipeline.common import PromptIndex, strengths
+from unmdpo.pipeline.common import PromptIndex, check_finite_logps, strengths
 from unmdpo.pipeline.stage import Job, Notes
 from unmdpo.pipeline.stages.data import TRAIN
 from unmdpo.pipeline.tables import read_comparisons
@@ -63,9 +63,7 @@ def out_of_fold(job: Job) -> Notes:
             logps[part["rows"]] = part["logps"]
     valid = torch.from_numpy(pairs.valid.astype(np.bool_))
     tokens = torch.from_numpy(pairs.lengths[:, 1:].astype(np.int64))
-    if not logps[valid].isfinite().all():
-        bad = (valid & ~logps.isfinite().all(dim=1)).nonzero().flatten()[:8].tolist()
-        raise UserError(f"out-of-fold log-probabilities of comparisons {bad} are not finite")
+    check_finite_logps(logps, valid, "the pilots")
     gaps = PairLogps(
         chosen=logps[:, 0], rejected=logps[:, 1], chosen_tokens=tokens[:, 0], rejected_tokens=tokens[:, 1],
         strength=torch.ones(len(pairs)), ref_chosen=reference[:, 0], ref_rejected=reference[:, 1],

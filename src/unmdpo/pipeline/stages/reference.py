@@ -9,7 +9,7 @@ from unmdpo.engine.models import load_model, make_encoder
 from unmdpo.engine.ranks import Ranks, local_device
 from unmdpo.engine.score import score
 from unmdpo.engine.scoring import PairScorer
-from unmdpo.pipeline.common import PromptIndex, model_source
+from unmdpo.pipeline.common import PromptIndex, check_finite_logps, model_source
 from unmdpo.pipeline.stage import Job, Notes
 from unmdpo.pipeline.stages.data import TRAIN
 from unmdpo.pipeline.store import write_json
@@ -23,6 +23,7 @@ def reference(job: Job) -> Notes:
     """(n, 2) log-probabilities under the frozen initial model, once for every pilot and policy."""
     pairs = EncodedPairs.load(job.inputs["encoded"].file("pairs.safetensors"))
     logps = score(ready(PairScorer(load_for_training(job))), pairs, job.compute.token_budget)
+    check_finite_logps(logps, torch.from_numpy(pairs.valid), "the initial model")
     if Ranks.current().first:
         save_file({"logps": logps}, job.folder / "reference.safetensors")
     return {"tokens": int(pairs.lengths[pairs.valid].sum())}
