@@ -228,6 +228,17 @@ def test_a_half_written_folder_is_not_taken_for_finished(path, undisturbed, tmp_
     same_as(undisturbed[0], store.root)
 
 
+def test_checkpoints_that_were_being_dropped_are_no_obstacle(path, undisturbed, tmp_path):
+    store = Store(tmp_path / "store")
+    run = open_run(load_recipe(str(path)), store)
+    for name in ("pilot[0]", "policy[dpo]"):
+        spent = store.root / "work" / run.stages[name].key / ".checkpoints.spent"
+        spent.mkdir(parents=True)
+        (spent / "half").write_text("of a checkpoint")
+    execute(run)
+    same_as(undisturbed[0], store.root)
+
+
 def test_files_have_the_users_umask(path, tmp_path):
     def child():
         os.umask(0o027)

@@ -78,6 +78,7 @@ class Document:
         return [self._build(item, (*path, i)) for i, item in enumerate(node.value)]
 
     def _scalar(self, node: yaml.ScalarNode) -> Any:
+        self._check_text(node)
         try:
             return self._loader.construct_object(node)
         except (ValueError, KeyError, AttributeError, TypeError) as error:
@@ -94,9 +95,15 @@ class Document:
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise self._error(key, "a key should be a plain name")
+            self._check_text(key)
             self.lines[(*path, key.value)] = key.start_mark.line + 1
             mapping[key.value] = self._build(value, (*path, key.value))
         return mapping
+
+    def _check_text(self, node: yaml.ScalarNode) -> None:
+        """Escapes can spell what no file can hold."""
+        if any("\ud800" <= character <= "\udfff" for character in node.value):
+            raise self._error(node, "half of a surrogate pair is no character; write the character itself")
 
     def _error(self, node: yaml.Node, problem: str) -> UserError:
         return UserError(f"{self.name}:{node.start_mark.line + 1}: {problem}")

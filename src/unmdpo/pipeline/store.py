@@ -55,7 +55,10 @@ class Artifact:
     def intact(self) -> bool:
         """Whether the manifest is, to the byte, what was written."""
         found = self._manifest_as_it_lies()
-        return found is not None and (self.path / MANIFEST).read_text("utf-8") == as_json(sealed(found))
+        try:
+            return found is not None and (self.path / MANIFEST).read_text("utf-8") == as_json(sealed(found))
+        except ValueError:  # it holds what we never write
+            return False
 
     @property
     def digest(self) -> str:
@@ -67,8 +70,12 @@ class Artifact:
     def file(self, name: str) -> Path:
         """A file or folder of it, after a look at the checksums of what is about to be read."""
         path = self.path / name
-        files = self.manifest["files"] if self.intact else {}
-        told = {given: said for given, said in files.items() if f"{given}/".startswith(f"{name}/")}
+        files = self.manifest.get("files") if self.intact else None
+        told = {
+            given: said
+            for given, said in (files if isinstance(files, dict) else {}).items()
+            if f"{given}/".startswith(f"{name}/")
+        }
         if not told:
             raise self._set_aside(MANIFEST if not self.intact else f"{name}, which it does not have")
         for given, said in told.items():
@@ -119,9 +126,9 @@ def _is(path: Path, said: Mapping[str, Any]) -> bool:
         key = (path, found.st_size, found.st_mtime_ns)
         if key not in _SEEN:
             _SEEN[key] = sha256(path)
-    except OSError:
+    except (OSError, TypeError, KeyError):  # not there, or a manifest that says nothing of it
         return False
-    return bool(_SEEN[key] == said["sha256"])
+    return bool(_SEEN[key] == said.get("sha256"))
 
 
 def _free(path: Path) -> Path:

@@ -44,6 +44,7 @@ class Trained:
         """Drops the checkpoints, once everything that came of the training has been written."""
         if self.trainer.ranks.first:
             spent = self.checkpoints.with_name(".checkpoints.spent")  # never half of them under their name
+            shutil.rmtree(spent, ignore_errors=True)  # of a try that ended here
             self.checkpoints.rename(spent)
             shutil.rmtree(spent)
 
