@@ -26,7 +26,8 @@ def small_recipe(folder, **changes):
     """Six updates with a checkpoint after each, so that a kill falls between checkpoints."""
     world(folder)
     training = {"updates": 6, "batch": 8, "learning_rate": 1e-3, "warmup": 1}
-    described = recipe(folder, training=training, compute={"checkpoint_minutes": 1e-6}, **changes)
+    given = {"training": training, "compute": {"checkpoint_minutes": 1e-6}} | changes
+    described = recipe(folder, **given)
     path = folder / "small.yaml"
     path.write_text(described.to_yaml())
     return path

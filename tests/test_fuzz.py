@@ -37,7 +37,8 @@ COLUMNS = (
     "prompt", "chosen", "rejected", "strength", "margin", "score_chosen", "score_rejected", "context",
     "response1", "response2", "overall_preference", "individual_preference", "domain", "language",
     "votes", "response", "responses", "scores", "score", "instruction", "output_1", "output_2",
-    "preference", "generator_1", "generator_2", "annotator1", "annotator2", "annotator3", "input", "response_1", "preference_strength",
+    "preference", "generator_1", "generator_2", "annotator1", "annotator2",
+    "annotator3", "input", "response_1", "preference_strength",
 )  # fmt: skip
 message = st.fixed_dictionaries(
     {"role": st.sampled_from(["user", "assistant", "system"]) | values, "content": values}

@@ -203,6 +203,9 @@ class ComputeRecipe(Strict):
     """How work is done; results do not depend on it beyond rounding, so no cache key holds it."""
 
     ranks: Count = Field(1, description="processes (GPUs) that share one model, sharded")
+    rank_minutes: Positive = Field(
+        30.0, description="a rank that lets the others wait longer is taken for lost"
+    )
     token_budget: Count | None = Field(None, description="tokens of a microbatch; what suits the device")
     activation_checkpointing: bool | None = Field(None, description="as memory needs if not given")
     offload_optimizer: bool = False

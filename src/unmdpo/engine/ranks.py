@@ -8,6 +8,7 @@ and scales beside the policy need no code of their own for several ranks.
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -55,12 +56,13 @@ class Ranks:
             dist.barrier()
 
 
-def join(device: torch.device) -> Ranks:
-    """Joins the process group that `torchrun` describes in the environment, if it does."""
+def join(device: torch.device, minutes: float = 30.0) -> Ranks:
+    """Joins the process group that `torchrun` describes in the environment, if it does. Whoever waits for
+    another rank longer than so many minutes takes it for lost."""
     if "WORLD_SIZE" not in os.environ or dist.is_initialized():
         return Ranks.current()
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend)
+    dist.init_process_group(backend, timeout=timedelta(minutes=minutes))
     return Ranks.current()
 
 

@@ -44,13 +44,26 @@ def launch(run: Run, stage: Stage) -> None:
                 started.communicate()
                 raise
     if started.returncode:
-        said = [line for line in told.splitlines() if line.startswith("error: ")]
-        raise UserError(said[0].removeprefix("error: ") if said else told[-2000:])
+        raise UserError(_what_happened(told, stage, count))
+
+
+def _what_happened(told: str, stage: Stage, count: int) -> str:
+    """A mistake that a rank told; else a rank that ended, or was waited for too long, without a word."""
+    for line in told.splitlines():
+        if line.startswith("error: "):
+            return line.removeprefix("error: ")
+    ends = [line.strip() for line in told.splitlines() if "exitcode" in line or "Timed out" in line]
+    last = ends[-1] if ends else "torchrun says nothing of it"
+    return (
+        f"{stage.name}: one of {count} ranks was lost ({last[:200]}): killed, hung, or out of memory. "
+        "Its last checkpoint is kept, and the same command goes on from there"
+    )
 
 
 def take_part(run: Run, stage: Stage) -> None:
     """On one of the ranks: the first makes the artifact, the others lend a hand with the work."""
-    ranks, device = join(local_device()), local_device()
+    device = local_device()
+    ranks = join(device, run.recipe.compute.rank_minutes)
     inputs, called = finished_inputs(run, stage), list[bool]()
 
     def work(folder: Path) -> Mapping[str, Any]:
