@@ -58,7 +58,7 @@ def row(rng: random.Random, size: float) -> dict[str, object]:
     }
 
 
-def write_rows(path: Path, rows: int) -> None:
+def write_rows(path: Path, rows: int, size: float = 480.0) -> None:
     """Three rows in eight repeat an earlier one, as in the released training file."""
     rng, recent = random.Random(0), list[str]()
     with path.open("w", encoding="utf-8") as file:
@@ -66,7 +66,7 @@ def write_rows(path: Path, rows: int) -> None:
             if recent and rng.random() < 0.375:
                 file.write(rng.choice(recent))
                 continue
-            line = json.dumps(row(rng, 480.0), ensure_ascii=False) + "\n"
+            line = json.dumps(row(rng, size), ensure_ascii=False) + "\n"
             recent = [*recent[-200:], line]
             file.write(line)
 

@@ -56,7 +56,7 @@ def _summary(run: Run) -> dict[str, Any]:
 
 
 def _recomputed(run: Run) -> Iterator[Finding]:
-    """The summary's numbers from raw judged responses, by plain loops over resampled prompts."""
+    """The summary's numbers from raw judged responses, in another way than the summary took."""
     for panel_name, reported in _summary(run).items():
         panel = Panel.read(run.artifact(f"panel[{panel_name}]").path / "panel.json")
         raw = {policy: _raw(run, policy, panel_name) for policy in reported["mean_score"]}
@@ -129,23 +129,22 @@ def _flat(reported: Any) -> list[float]:
 def _statistics(
     candidate: list[dict[str, Any]], baseline: list[dict[str, Any]], drawn: np.ndarray[Any, Any]
 ) -> dict[str, list[float]]:
-    """Row by row, resample by resample: slow and obvious."""
+    """Each resample's own rows are looked up and averaged: the summary counts how often each was drawn."""
     differences = np.array([a["score"] - b["score"] for a, b in zip(candidate, baseline, strict=True)])
     points = np.array([100.0 if d > TIE else 50.0 if d >= -TIE else 0.0 for d in differences])
-    lengths = [np.array([float(row["characters"]) for row in rows]) for rows in (candidate, baseline)]
+    ours, theirs = (np.array([float(row["characters"]) for row in rows]) for rows in (candidate, baseline))
 
-    def estimate(values: list[float], whole: float) -> list[float]:
-        return [whole, *np.percentile(values, [2.5, 97.5])]
+    def estimate(values: Any, whole: float) -> list[float]:
+        return [float(whole), *np.percentile(values, [2.5, 97.5])]
 
-    def ratio(rows: Any) -> float:
-        return float(max(lengths[0][rows].mean(), 1.0) / max(lengths[1][rows].mean(), 1.0))
+    def length(rows: Any) -> Any:
+        return np.maximum(rows.mean(axis=-1), 1.0)
 
-    everyone = np.arange(len(differences))
     return {
         "wins": [float((points == 100).sum())],
         "ties": [float((points == 50).sum())],
         "losses": [float((points == 0).sum())],
-        "win_rate": estimate([points[rows].mean() for rows in drawn], points.mean()),
-        "reward_difference": estimate([differences[rows].mean() for rows in drawn], differences.mean()),
-        "length_ratio": estimate([ratio(rows) for rows in drawn], ratio(everyone)),
+        "win_rate": estimate(points[drawn].mean(axis=1), points.mean()),
+        "reward_difference": estimate(differences[drawn].mean(axis=1), differences.mean()),
+        "length_ratio": estimate(length(ours[drawn]) / length(theirs[drawn]), length(ours) / length(theirs)),
     }

@@ -1,0 +1,200 @@
+"""Time and memory of every stage that needs no GPU, at 4,000 and at 40,000 comparisons.
+
+    python -m benchmarks.load [--rows 4000 40000] [--size 120]
+
+What models would say (log-probabilities, embeddings, answers) is random; the stages that read it are the real
+ones, each in a process of its own. Prints one line for each stage: seconds, microseconds for each row, peak
+memory; then the report and the verification of a run of twelve policies on 800 prompts.
+"""
+
+import argparse
+import json
+import multiprocessing
+import random
+import resource
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from benchmarks.data import write_rows
+from unmdpo.lab import model_folder
+from unmdpo.pipeline.common import PromptIndex
+from unmdpo.pipeline.run import Run, describe, finished_inputs, make, open_run
+from unmdpo.pipeline.stage import Stage
+from unmdpo.pipeline.stages.data import TRAIN
+from unmdpo.pipeline.store import Store, write_json
+from unmdpo.pipeline.tables import Panel, read_comparisons, write_lines
+from unmdpo.pipeline.verify import verify
+from unmdpo.recipe import Recipe
+from unmdpo.report.page import write_report
+
+POLICIES, WIDTH, UPDATES = 12, 2048, 150
+
+
+def longest(prompts: list[Any], responses: list[str]) -> list[float]:
+    """A judge."""
+    return [float(len(text)) for text in responses]
+
+
+def recipe(folder: Path, panel: int) -> Recipe:
+    names = ["dpo", *(f"wr-{number}" for number in range(1, POLICIES))]
+    described = {
+        "name": "load",
+        "model": {"path": str(model_folder())},
+        "data": {
+            "source": "helpsteer3",
+            "path": str(folder / "train.jsonl"),
+            "validation": {"fraction": 0.1},
+        },
+        "scales": {
+            "seq": {"estimator": "pooled"},
+            "pairs": {"estimator": "cross-fitted", "unit": "pair"},
+            "entropy": {"estimator": "entropy"},
+        },
+        "policies": {
+            name: {"objective": "dpo"} if name == "dpo" else {"objective": "unm-wr", "scale": "seq"}
+            for name in names
+        },
+        "evaluation": {
+            "baseline": "dpo",
+            "panels": {"panel": {"size": panel, "seed": 1}},
+            "judge": {"function": "benchmarks.load:longest"},
+        },
+    }
+    for number, name in enumerate(names[1:]):  # policies that differ, so that their answers do
+        described["policies"][name]["training"] = {"seed": number}  # type: ignore[index]
+    return Recipe.model_validate(described)
+
+
+# --- What a GPU would have made -----------------------------------------------------------------------
+
+
+def _reference(run: Run, stage: Stage, folder: Path, rng: torch.Generator) -> None:
+    count = run.artifact("encoded").manifest["notes"]["pairs"]
+    save_file({"logps": -100 - 10 * torch.randn(count, 2, generator=rng)}, folder / "reference.safetensors")
+
+
+def _features(run: Run, stage: Stage, folder: Path, rng: torch.Generator) -> None:
+    hashes = PromptIndex.of(read_comparisons(run.artifact("comparisons").file(TRAIN))).hashes
+    save_file(
+        {"embeddings": torch.randn(len(hashes), WIDTH, generator=rng)}, folder / "embeddings.safetensors"
+    )
+    write_json(folder / "prompts.json", hashes)
+
+
+def _pilot(run: Run, stage: Stage, folder: Path, rng: torch.Generator) -> None:
+    index = PromptIndex.of(read_comparisons(run.artifact("comparisons").file(TRAIN)))
+    folds = index.folds(stage.settings["folds"], stage.settings["fold_seed"])[index.of_row]
+    rows = (folds == stage.settings["fold"]).nonzero().flatten()
+    logps = -100 - 10 * torch.randn(len(rows), 2, generator=rng)
+    save_file({"rows": rows, "logps": logps}, folder / "held-out.safetensors")
+
+
+def _policy(run: Run, stage: Stage, folder: Path, rng: torch.Generator) -> None:
+    rows = ({"update": n, "loss": 0.7 - n / 1000, "rewards/accuracies": 0.5} for n in range(UPDATES))
+    write_lines(folder / "metrics.jsonl", rows)
+
+
+def _generation(run: Run, stage: Stage, folder: Path, rng: torch.Generator) -> None:
+    panel = Panel.read(run.artifact("panel[panel]").file("panel.json"))
+    words = random.Random(stage.key)
+    rows = (
+        {
+            "prompt_hash": name,
+            "prompt": n,
+            "text": "word " * words.randint(50, 500),
+            "tokens": 9,
+            "finished": True,
+        }
+        for n, name in enumerate(panel.hashes)
+    )
+    write_lines(folder / "generations.jsonl", rows)
+
+
+PRETENDED: dict[str, Callable[[Run, Stage, Path, torch.Generator], None]] = {
+    "reference": _reference,
+    "features": _features,
+    "pilot": _pilot,
+    "policy": _policy,
+    "generation": _generation,
+}
+
+
+def pretend(run: Run, stage: Stage) -> None:
+    def work(folder: Path) -> dict[str, Any]:
+        PRETENDED[stage.kind.name](run, stage, folder, torch.Generator().manual_seed(len(stage.name)))
+        return {}
+
+    run.store.make(stage.place, describe(run, stage, finished_inputs(run, stage)), work)
+
+
+# --- Measuring ----------------------------------------------------------------------------------------
+
+
+def measure(folder: Path, panel: int, what: str) -> tuple[float, float]:
+    """Seconds and GiB of a stage, or of the report or the verification, in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    process = context.Process(target=_measured, args=(folder, panel, what, results))
+    process.start()
+    found: tuple[float, float] = results.get(timeout=1800)
+    process.join()
+    return found
+
+
+def _measured(folder: Path, panel: int, what: str, results: Any) -> None:
+    run = open_run(recipe(folder, panel), Store(folder / "store"))
+    started = time.perf_counter()
+    if what == "report":
+        write_report(run, folder / "report.html")
+    elif what == "verify":
+        problems = [finding for finding in verify(run) if finding.problem]
+        assert not problems, problems[:3]
+    else:
+        make(run, run.stages[what], lambda text: None)
+    seconds = time.perf_counter() - started
+    results.put((seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20))
+
+
+def at(rows: int, size: float) -> dict[str, tuple[float, float]]:
+    """Stage → seconds and GiB."""
+    found: dict[str, tuple[float, float]] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder, panel = Path(name), min(800, rows // 20)
+        write_rows(folder / "train.jsonl", rows, size)
+        run = open_run(recipe(folder, panel), Store(folder / "store"))
+        run.store.prepare()
+        run.record()
+        for stage in run.stages.values():
+            if stage.kind.name in PRETENDED:
+                pretend(run, stage)
+            elif stage.kind.name != "judgement" or stage.name == "judgement[dpo,panel]":
+                found[stage.name] = measure(folder, panel, stage.name)
+            else:
+                make(run, stage, lambda text: None)
+        for what in ("report", "verify"):
+            found[what] = measure(folder, panel, what)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rows", type=int, nargs="+", default=[4_000, 40_000])
+    parser.add_argument("--size", type=float, default=120.0, help="words of a response, about")
+    given = parser.parse_args()
+    for rows in given.rows:
+        for stage, (seconds, memory) in at(rows, given.size).items():
+            line = {"rows": rows, "stage": stage, "seconds": round(seconds, 3)}
+            print(
+                json.dumps(line | {"us_per_row": round(1e6 * seconds / rows, 1), "GiB": round(memory, 2)}),
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
