@@ -1,4 +1,5 @@
-"""How fast policies answer: our batches beside a plain loop of `model.generate`, one prompt at a time.
+"""How fast policies answer: our batches beside a plain loop of `model.generate`, one prompt at a time, and
+beside decoding over a static cache, recorded as a graph.
 
     python -m benchmarks.generate [--model 1b] [--prompts 192] [--new-tokens 256] [--loop 2]
 
@@ -13,6 +14,7 @@ from collections.abc import Callable
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from benchmarks.static_decoding import decode
 from benchmarks.trl_peer import words_tokenizer
 from unmdpo.data.identity import Message
 from unmdpo.engine.bench import SHAPES
@@ -53,9 +55,16 @@ def main() -> None:
             written += made.shape[1] - ids.shape[1]
         return written
 
+    def static() -> int:
+        tokens = torch.tensor(words, device=device)
+        ends, pad = {shape["vocab_size"] - 1}, shape["vocab_size"] - 2
+        return decode(model, tokens, torch.ones_like(tokens), given.new_tokens, ends, pad).numel()
+
     for name, job in {
         "ours": ours,
         "ours, again": ours,
+        "static cache": static,
+        "static cache, again": static,
         "plain loop": loop,
         "plain loop, again": loop,
     }.items():

@@ -35,9 +35,13 @@ class _Group(TyperGroup):
             _tell(told_of_disk(error))
             raise typer.Exit(2) from error
         except (KeyboardInterrupt, Stopped) as error:
-            number = error.signal if isinstance(error, Stopped) else signal.SIGINT
-            typer.secho("stopped; what is done is kept, and the same command goes on from there", err=True)
-            raise typer.Exit(128 + number) from error
+            raise typer.Exit(_stopped(error)) from error
+
+
+def _stopped(error: BaseException) -> int:
+    """One line, and the exit code that says which signal it was."""
+    typer.secho("stopped; what is done is kept, and the same command goes on from there", err=True)
+    return 128 + (error.signal if isinstance(error, Stopped) else signal.SIGINT)
 
 
 def _tell(problem: str) -> None:
@@ -100,4 +104,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without τ shows ?, and the work goes on
-    app()
+    try:
+        app()
+    except (KeyboardInterrupt, Stopped) as error:  # between two lines of the program, or before its first
+        sys.exit(_stopped(error))
