@@ -3,8 +3,12 @@
 import errno
 import os
 import random
+import re
 import resource
+import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -123,6 +127,32 @@ def test_a_file_that_cannot_grow_is_told_and_the_run_goes_on_later(path, undistu
     again = Command(path, tmp_path / "store", ONE)
     assert again.wait() == 0, again.said
     same_as(undisturbed[0], tmp_path / "store")
+
+
+def test_a_disk_that_is_full_and_then_has_room(path, undisturbed, tmp_path):
+    """A small file system of its own, where the system lets us have one."""
+    store = tmp_path / "store"
+    store.mkdir()
+    command = f"{sys.executable} -c 'from unmdpo.cli import main; main()' run {path} --store {store} --jobs 1"
+    script = f"""
+        mount -t tmpfs -o size=400k tmpfs {store} || exit 77
+        {command} > {tmp_path}/first.log 2>&1; echo $? > {tmp_path}/first.code
+        mount -o remount,size=64m {store}
+        {command} > {tmp_path}/second.log 2>&1; echo $? > {tmp_path}/second.code
+        cp -r {store}/artifacts {store}/work {tmp_path}/kept/
+    """
+    (tmp_path / "kept").mkdir()
+    if shutil.which("unshare") is None:
+        pytest.skip("no unshare here")
+    done = subprocess.run(["unshare", "-rm", "sh", "-c", script], check=False, capture_output=True, text=True)
+    if not (tmp_path / "first.code").exists():
+        pytest.skip(f"no file system of one's own here: {done.stderr[-200:]}")
+    first, second = ((tmp_path / f"{which}.log").read_text() for which in ("first", "second"))
+    assert (tmp_path / "first.code").read_text() == "2\n", first
+    assert re.search(r"error: .*No space left on device.*the same command goes on", first), first
+    assert "Traceback" not in first
+    assert (tmp_path / "second.code").read_text() == "0\n", second
+    same_as(undisturbed[0], tmp_path / "kept")
 
 
 def test_a_store_nobody_may_write_to_is_told():
