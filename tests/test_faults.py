@@ -218,13 +218,18 @@ def flip(file):
     file.write_bytes(data)
 
 
-@pytest.mark.parametrize("harm", [cut, flip, lambda file: file.unlink()], ids=["cut", "flipped", "deleted"])
+def delete(file):
+    file.unlink()
+
+
 @pytest.mark.parametrize(
-    ("stage", "name"),
+    ("stage", "name", "harm"),
     [
-        ("reference", "reference.safetensors"),
-        ("oof", "manifest.json"),
-        ("policy[dpo]", "model/model.safetensors"),
+        ("reference", "reference.safetensors", cut),
+        ("policy[dpo]", "model/model.safetensors", flip),
+        ("policy[dpo]", "model/model.safetensors", delete),
+        ("oof", "manifest.json", flip),
+        ("oof", "manifest.json", delete),
     ],
 )
 def test_damage_is_found_when_it_is_read_and_mended_by_the_same_command(
