@@ -47,7 +47,10 @@ class Artifact:
     def _manifest_as_it_lies(self) -> dict[str, Any] | None:
         try:
             found = json.loads((self.path / MANIFEST).read_text("utf-8"))
-        except (OSError, ValueError):
+        except (
+            FileNotFoundError,
+            ValueError,
+        ):  # any other trouble with the disk says nothing of the artifact
             return None
         return found if isinstance(found, dict) else None
 
@@ -69,19 +72,20 @@ class Artifact:
 
     def file(self, name: str) -> Path:
         """A file or folder of it, after a look at the checksums of what is about to be read."""
-        path = self.path / name
-        files = self.manifest.get("files") if self.intact else None
+        if not self.intact:
+            raise self._set_aside(MANIFEST)
+        files = self.manifest.get("files")
         told = {
             given: said
             for given, said in (files if isinstance(files, dict) else {}).items()
             if f"{given}/".startswith(f"{name}/")
         }
         if not told:
-            raise self._set_aside(MANIFEST if not self.intact else f"{name}, which it does not have")
+            raise UserError(f"{self.path} has no '{name}': another version may have made it; use --force")
         for given, said in told.items():
             if not _is(self.path / given, said):
                 raise self._set_aside(given)
-        return path
+        return self.path / name
 
     def _set_aside(self, damaged: str) -> UserError:
         """Moves the artifact out of the way, so that the next run makes it anew."""
@@ -126,7 +130,7 @@ def _is(path: Path, said: Mapping[str, Any]) -> bool:
         key = (path, found.st_size, found.st_mtime_ns)
         if key not in _SEEN:
             _SEEN[key] = sha256(path)
-    except (OSError, TypeError, KeyError):  # not there, or a manifest that says nothing of it
+    except (FileNotFoundError, TypeError, KeyError):  # not there, or a manifest that says nothing of it
         return False
     return bool(_SEEN[key] == said.get("sha256"))
 
