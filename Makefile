@@ -26,6 +26,7 @@ browser:
 # The fault matrix in full: some twenty minutes. `make test` has a short version.
 soak: $(READY)
 	UNMDPO_FUZZ=40 $(BIN)/pytest tests/test_fuzz.py --timeout 3600
+	UNMDPO_SOAK=1 $(BIN)/pytest tests/test_rank_loss.py -n 0
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -u -m tests.soak
 
 # The site in site/, every link checked.
