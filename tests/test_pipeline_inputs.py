@@ -14,7 +14,7 @@ from unmdpo.data.prompts import read_prompts
 from unmdpo.engine.models import ModelSource, load_model
 from unmdpo.errors import DataError, UserError
 from unmdpo.pipeline.run import execute, open_run
-from unmdpo.pipeline.stage import Job, Kind, Stage
+from unmdpo.pipeline.stage import ONEDNN, Job, Kind, Stage
 from unmdpo.pipeline.store import Store
 from unmdpo.pipeline.tables import Panel
 from unmdpo.recipe import ComputeRecipe
@@ -125,6 +125,22 @@ def test_a_full_gpu_is_told_with_the_way_out(tmp_path):
     job = Job(Stage(Kind("policy", 1, full), "policy[dpo]", {}), tmp_path, {}, ComputeRecipe(), print)
     with pytest.raises(UserError, match=r"policy\[dpo\].*fewer --jobs.*compute.token_budget"):
         job.do()
+
+
+def test_every_stage_starts_with_the_same_kernels(tmp_path):
+    """PyTorch turns oneDNN off for the whole process when one product fails; the next stage has it again."""
+
+    def work(job):
+        found = bool(torch.backends.mkldnn.enabled)
+        torch.backends.mkldnn.enabled = False
+        return {"onednn": found}
+
+    usual = bool(torch.backends.mkldnn.enabled)
+    try:
+        job = Job(Stage(Kind("scale", 1, work), "scale[seq]", {}), tmp_path, {}, ComputeRecipe(), print)
+        assert job.do() == job.do() == {"onednn": ONEDNN}
+    finally:
+        torch.backends.mkldnn.enabled = usual
 
 
 def test_deterministic_kernels_for_as_long_as_the_stage(tmp_path):

@@ -15,6 +15,10 @@ from unmdpo.errors import UserError
 from unmdpo.pipeline.store import Artifact
 from unmdpo.recipe import ComputeRecipe
 
+# As the process began. PyTorch turns oneDNN off for good after one bfloat16 product on a processor without
+# bfloat16, and later float32 results then round otherwise: each stage starts as if it were the first.
+ONEDNN = bool(torch.backends.mkldnn.enabled)
+
 Notes = dict[str, Any]  # what a stage wants its manifest to say: tokens, FLOPs, …
 
 
@@ -72,6 +76,7 @@ class Job:
         if self.compute.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it starts
         torch.use_deterministic_algorithms(self.compute.deterministic, warn_only=True)
+        torch.backends.mkldnn.enabled = ONEDNN  # type: ignore[assignment]
         try:
             return self.stage.kind.work(self)
         except torch.OutOfMemoryError as error:
