@@ -93,6 +93,7 @@ MODELS = {
     "empty model folder": ("model.path={folder}/empty", "could not be loaded"),
     "model of nonsense": ("model.path={folder}/nonsense", "could not be loaded"),
 }
+OVERRIDES = RECIPES | PANELS | JUDGES | MODELS
 COMMANDS = {
     "no command": (["fly"], "No such command"),
     "no recipe": (["run"], "Missing argument"),
@@ -146,7 +147,7 @@ def place(tmp_path_factory):
     return folder
 
 
-def check(place, arguments, says, monkeypatch, tmp_path):
+def check(arguments, says, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 2, (done.output, done.exception)
@@ -161,17 +162,16 @@ def filled(text, place):
     return text.replace("{folder}", str(place)).replace("{recipe}", str(place / "small.yaml"))
 
 
-@pytest.mark.parametrize("case", {**RECIPES, **PANELS, **JUDGES, **MODELS})
+@pytest.mark.parametrize("case", OVERRIDES)
 def test_bad_recipes(place, case, monkeypatch, tmp_path):
-    override, says = {**RECIPES, **PANELS, **JUDGES, **MODELS}[case]
-    override = override if override.startswith("evaluation.judge=") else filled(override, place)
-    check(place, ["run", str(place / "small.yaml"), override], says, monkeypatch, tmp_path)
+    override, says = OVERRIDES[case]
+    check(["run", str(place / "small.yaml"), filled(override, place)], says, monkeypatch, tmp_path)
 
 
 @pytest.mark.parametrize("case", COMMANDS)
 def test_bad_commands(place, case, monkeypatch, tmp_path):
     arguments, says = COMMANDS[case]
-    check(place, [filled(text, place) for text in arguments], says, monkeypatch, tmp_path)
+    check([filled(text, place) for text in arguments], says, monkeypatch, tmp_path)
 
 
 @pytest.mark.parametrize("case", ROWS)
@@ -180,7 +180,7 @@ def test_bad_rows(place, case, monkeypatch, tmp_path):
     source = case.split(" ")[0]
     path = place / f"{source}-bad.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    check(place, ["audit", "support", str(path), "--source", source], says, monkeypatch, tmp_path)
+    check(["audit", "support", str(path), "--source", source], says, monkeypatch, tmp_path)
 
 
 TOKENIZERS = {
@@ -210,5 +210,5 @@ def test_bad_tokenizers(place, case, monkeypatch, tmp_path):
 
 
 def test_the_table_has_more_than_a_hundred_rows():
-    tables = (RECIPES, PANELS, JUDGES, MODELS, COMMANDS, ROWS, TOKENIZERS)
+    tables = (OVERRIDES, COMMANDS, ROWS, TOKENIZERS)
     assert sum(map(len, tables)) > 100

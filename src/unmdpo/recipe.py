@@ -7,6 +7,7 @@ record.
 
 import hashlib
 import json
+from collections.abc import Collection
 from typing import Annotated, Any, Literal, Self
 
 import yaml
@@ -336,9 +337,8 @@ class Recipe(Strict):
 
     @model_validator(mode="after")
     def _objectives_exist(self) -> Self:
-        if self.pilots.objective not in CATALOG:
-            hint = did_you_mean(self.pilots.objective, CATALOG)
-            raise _at(("pilots", "objective"), f"unknown objective '{self.pilots.objective}'; {hint}")
+        pilots = self.pilots.objective
+        _among(CATALOG, pilots, ("pilots", "objective"), f"unknown objective '{pilots}'")
         if CATALOG[self.pilots.objective].scale:
             raise _at(("pilots", "objective"), "pilots come before any scale: choose one without a scale")
         for name, policy in self.policies.items():
@@ -346,15 +346,13 @@ class Recipe(Strict):
         return self
 
     def _check_policy(self, name: str, policy: PolicyRecipe) -> None:
-        key, spec = ("policies", name), CATALOG.get(policy.objective)
+        key = ("policies", name)
         if name == INITIAL:
             raise _at(key, "'initial' is the model that policies start from; choose another name")
-        if spec is None:
-            hint = did_you_mean(policy.objective, CATALOG)
-            raise _at((*key, "objective"), f"unknown objective '{policy.objective}'; {hint}")
-        if policy.scale is not None and policy.scale not in self.scales:
-            hint = did_you_mean(policy.scale, self.scales)
-            raise _at((*key, "scale"), f"no scale is called '{policy.scale}'; {hint}")
+        _among(CATALOG, policy.objective, (*key, "objective"), f"unknown objective '{policy.objective}'")
+        spec = CATALOG[policy.objective]
+        if policy.scale is not None:
+            _among(self.scales, policy.scale, (*key, "scale"), f"no scale is called '{policy.scale}'")
         if spec.scale and policy.scale is None:
             raise _at(key, f"objective '{policy.objective}' needs a scale")
         if not spec.scale and policy.scale is not None:
@@ -366,29 +364,22 @@ class Recipe(Strict):
 
     def _check_published(self, panel: str, numbers: dict[str, PublishedRecipe]) -> None:
         assert self.evaluation is not None
-        key = ("evaluation", "published", panel)
-        if panel not in self.evaluation.panels:
-            raise _at(key, f"no panel is called '{panel}'; {did_you_mean(panel, self.evaluation.panels)}")
-        for policy in numbers:
-            if policy not in self.policies:
-                hint = did_you_mean(policy, self.policies)
-                raise _at((*key, policy), f"'{policy}' is no policy; {hint}")
-            for opponent in numbers[policy].against:
-                if opponent not in self.evaluation.all_opponents:
-                    hint = did_you_mean(opponent, self.evaluation.all_opponents)
-                    raise _at((*key, policy, "against"), f"nobody is compared with '{opponent}'; {hint}")
+        key, opponents = ("evaluation", "published", panel), self.evaluation.all_opponents
+        _among(self.evaluation.panels, panel, key, f"no panel is called '{panel}'")
+        for policy, said in numbers.items():
+            _among(self.policies, policy, (*key, policy), f"'{policy}' is no policy")
+            for opponent in said.against:
+                where = (*key, policy, "against")
+                _among(opponents, opponent, where, f"nobody is compared with '{opponent}'")
 
     @model_validator(mode="after")
     def _evaluation_fits(self) -> Self:
         if self.evaluation is None:
             return self
-        if self.evaluation.baseline not in self.policies:
-            hint = did_you_mean(self.evaluation.baseline, self.policies)
-            raise _at(("evaluation", "baseline"), f"'{self.evaluation.baseline}' is no policy; {hint}")
+        baseline = self.evaluation.baseline
+        _among(self.policies, baseline, ("evaluation", "baseline"), f"'{baseline}' is no policy")
         for opponent in self.evaluation.opponents:
-            if opponent not in self.policies:
-                hint = did_you_mean(opponent, self.policies)
-                raise _at(("evaluation", "opponents"), f"'{opponent}' is no policy; {hint}")
+            _among(self.policies, opponent, ("evaluation", "opponents"), f"'{opponent}' is no policy")
         for panel, numbers in self.evaluation.published.items():
             self._check_published(panel, numbers)
         if all(panel.apart for panel in self.evaluation.panels.values()):
@@ -411,6 +402,12 @@ def as_yaml(value: Any) -> str:
     if set(text) & {"\x85", "\u2028", "\u2029"}:
         text = yaml.safe_dump(value, sort_keys=False, allow_unicode=False, width=100)
     return text
+
+
+def _among(known: Collection[str], name: str, path: tuple[str, ...], wrong: str) -> None:
+    """Refuses a name that is not known, with the nearest that is."""
+    if name not in known:
+        raise _at(path, f"{wrong}; {did_you_mean(name, known)}")
 
 
 def _at(path: tuple[str, ...], message: str) -> PydanticCustomError:

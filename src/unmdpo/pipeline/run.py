@@ -243,23 +243,19 @@ def check_judge(recipe: Recipe) -> None:
 
 def missing_places(recipe: Recipe) -> dict[str, str]:
     """Key → the file or folder that it names and that is not on this machine."""
-    places: dict[str, str | None]
-    places = {"model.path": recipe.model.path, "data.path": recipe.data.path}
-    places["data.validation.path"] = recipe.data.validation.path
+    models: dict[str, str | None] = {"model.path": recipe.model.path}
+    data: dict[str, str | None] = {"data.path": recipe.data.path}
+    data["data.validation.path"] = recipe.data.validation.path
     if recipe.pilots.model is not None:
-        places["pilots.model.path"] = recipe.pilots.model.path
+        models["pilots.model.path"] = recipe.pilots.model.path
     if recipe.evaluation is not None:
-        places["evaluation.judge.path"] = recipe.evaluation.judge.path
+        models["evaluation.judge.path"] = recipe.evaluation.judge.path
         for name, panel in recipe.evaluation.panels.items():
-            places[f"evaluation.panels.{name}.path"] = panel.path
-    missing = {}
-    for key, path in places.items():
-        place = Path(path or "")  # data may lie below ~, which models' loaders do not know
-        if key.startswith("data."):
-            place = place.expanduser()
-        if path is not None and not _hub_name(path) and not place.exists():
-            missing[key] = path
-    return missing
+            data[f"evaluation.panels.{name}.path"] = panel.path
+    local = [(key, path, Path(path)) for key, path in models.items() if path is not None]
+    # data may lie below ~, which models' loaders do not know
+    local += [(key, path, Path(path).expanduser()) for key, path in data.items() if path is not None]
+    return {key: path for key, path, place in local if not _hub_name(path) and not place.exists()}
 
 
 def _hub_name(path: str) -> bool:

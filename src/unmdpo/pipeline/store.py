@@ -39,27 +39,26 @@ class Artifact:
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        found = self._manifest_as_it_lies()
+        found, _ = self._as_it_lies()
         if found is None:
             raise self._set_aside(MANIFEST)
         return found
 
-    def _manifest_as_it_lies(self) -> dict[str, Any] | None:
+    def _as_it_lies(self) -> tuple[dict[str, Any] | None, str]:
+        """The manifest, if it is one, and its text; other trouble with the disk is not the artifact's."""
         try:
-            found = json.loads((self.path / MANIFEST).read_text("utf-8"))
-        except (
-            FileNotFoundError,
-            ValueError,
-        ):  # any other trouble with the disk says nothing of the artifact
-            return None
-        return found if isinstance(found, dict) else None
+            text = (self.path / MANIFEST).read_text("utf-8")
+            found = json.loads(text)
+        except (FileNotFoundError, ValueError):
+            return None, ""
+        return (found if isinstance(found, dict) else None), text
 
     @property
     def intact(self) -> bool:
         """Whether the manifest is, to the byte, what was written."""
-        found = self._manifest_as_it_lies()
+        found, text = self._as_it_lies()
         try:
-            return found is not None and (self.path / MANIFEST).read_text("utf-8") == as_json(sealed(found))
+            return found is not None and text == as_json(sealed(found))
         except ValueError:  # it holds what we never write
             return False
 
