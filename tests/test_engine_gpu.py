@@ -6,6 +6,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.engine_world import SETTINGS, encoded
 from tests.test_engine_logprobs import TINY, one_by_one
+from unmdpo.engine.decode import decode
 from unmdpo.engine.models import choose_attention
 from unmdpo.engine.rows import TrainingData
 from unmdpo.engine.score import score
@@ -38,6 +39,18 @@ def test_flex_attention_equals_one_by_one():
     with torch.no_grad():
         expected = one_by_one(plain.cpu(), pairs.select(range(6)))
     assert torch.allclose(found, expected, atol=5e-2)  # float32 products are TF32 inside FlexAttention
+
+
+def test_recorded_decoding_equals_plain_generation():
+    model = on_gpu(torch.float32)
+    model.set_attn_implementation("sdpa")
+    tokens = torch.randint(3, 64, (40, 9), device="cuda")
+    mask = torch.ones_like(tokens)
+    mask[::3, :4] = 0
+    settings = {"max_new_tokens": 200, "do_sample": False, "pad_token_id": 0, "eos_token_id": [7]}
+    expected = model.generate(tokens, attention_mask=mask, **settings)[:, 9:]
+    found = decode(model, tokens, mask, 200, {7}, 0)
+    assert (found[:, : expected.shape[1]] == expected).float().mean() > 0.98  # a near tie may fall otherwise
 
 
 def test_bfloat16_training_with_compiled_layers():

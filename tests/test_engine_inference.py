@@ -82,8 +82,9 @@ def greedy(model, encoder, prompt, limit):
     return written
 
 
-def test_generation_equals_a_slow_greedy_loop(model, encoder):
-    asked = prompts(9)
+@pytest.mark.parametrize("kind", ["llama, tied", "gemma3, sliding"])  # our decoding, and Transformers'
+def test_generation_equals_a_slow_greedy_loop(kind, encoder):
+    model, asked = tiny(kind, "sdpa", torch.float32), prompts(9)
     made = Generator(model, encoder, GenerationSettings(max_new_tokens=12, token_budget=60))
     batches = list(made.generate(asked))
     assert len(batches) > 2

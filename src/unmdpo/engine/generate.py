@@ -11,9 +11,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
 from unmdpo.data.identity import Prompt
+from unmdpo.engine.decode import can_decode, decode
 from unmdpo.engine.encode import Encoder, as_dicts
 from unmdpo.engine.padding import alike, padded
 
@@ -65,18 +67,27 @@ class Generator:
     @torch.no_grad()
     def _batch(self, members: list[int]) -> list[Generation]:
         tokens, mask = padded([self.rows[i] for i in members], self._pad, "left")
-        with _plain_generation(self.model):
-            written = self.model.generate(  # type: ignore[operator]
-                input_ids=tokens.to(self.model.device),
-                attention_mask=mask.to(self.model.device),
-                generation_config=GenerationConfig(  # type: ignore[no-untyped-call]
-                    max_new_tokens=self.settings.max_new_tokens,
-                    do_sample=False,
-                    pad_token_id=self._pad,
-                    eos_token_id=sorted(self._ends),
-                ),
-            )[:, tokens.shape[1] :]
+        with _without_cudnn_attention():
+            if can_decode(self.model):
+                limit = self.settings.max_new_tokens
+                written = decode(self.model, tokens, mask, limit, self._ends, self._pad)
+            else:
+                written = self._transformers_own(tokens, mask)
         return [self._generation(place, row) for place, row in zip(members, written.tolist(), strict=True)]
+
+    def _transformers_own(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        """(n, new tokens at most), for models with another kind of memory: sliding windows, states."""
+        settings = GenerationConfig(  # type: ignore[no-untyped-call]
+            max_new_tokens=self.settings.max_new_tokens,
+            do_sample=False,
+            pad_token_id=self._pad,
+            eos_token_id=sorted(self._ends),
+        )
+        tokens, mask = tokens.to(self.model.device), mask.to(self.model.device)
+        with _plain_generation(self.model):
+            whole = self.model.generate(input_ids=tokens, attention_mask=mask, generation_config=settings)  # type: ignore[operator]
+        written: Tensor = whole[:, tokens.shape[1] :]
+        return written
 
     def _generation(self, place: int, row: list[int]) -> Generation:
         end = next((i for i, token in enumerate(row) if token in self._ends), None)
@@ -97,8 +108,9 @@ class Generator:
 
 
 def default_budget(model: PreTrainedModel) -> int:
-    """Tokens of a batch. A GPU writes a token for 200 responses in the time of one, as long as their keys and
-    values fit: they may take a third of what is free, rounded down to a power of two to be the same again."""
+    """Tokens of a batch. A GPU writes a token for hundreds of responses in the time of one, as long as their
+    keys and values fit: they may take a third of what is free, rounded down to a power of two to be the same
+    again."""
     if model.device.type != "cuda":
         return 32_768
     config = model.config.get_text_config()
@@ -106,21 +118,27 @@ def default_budget(model: PreTrainedModel) -> int:
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     each = 2 * config.num_hidden_layers * heads * width * model.dtype.itemsize  # bytes for a token
     free, _ = torch.cuda.mem_get_info(model.device)
-    return int(min(131_072, 2 ** int(math.log2(max(free / 3 / each, 1024)))))
+    return int(min(262_144, 2 ** int(math.log2(max(free / 3 / each, 1024)))))
 
 
 @contextlib.contextmanager
 def _plain_generation(model: PreTrainedModel) -> Iterator[None]:
     """Sets the model's own generation settings aside: Transformers fills open ones from them, and greedy
-    should mean greedy, without penalties or beams that a folder happens to carry.
-
-    And without cuDNN's attention, which plans anew for every length, so for every token: five times slower.
-    """
-    own, cudnn = model.generation_config, torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
+    should mean greedy, without penalties or beams that a folder happens to carry."""
+    own = model.generation_config
     model.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]
-    torch.backends.cuda.enable_cudnn_sdp(False)
     try:
         yield
     finally:
         model.generation_config = own
+
+
+@contextlib.contextmanager
+def _without_cudnn_attention() -> Iterator[None]:
+    """It plans anew for every length, so for every token of a growing cache: five times slower."""
+    cudnn = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
         torch.backends.cuda.enable_cudnn_sdp(cudnn)
