@@ -194,3 +194,13 @@ def test_a_model_that_cannot_be_had_is_told_before_any_work(tmp_path, monkeypatc
             execute(run)
         assert len(str(told.value).splitlines()) <= 3
         assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("judge", [{"path": "./not/there"}, {"function": "tests.nowhere:nothing"}])
+def test_a_judge_is_not_asked_for_before_it_is_needed(judge, tmp_path):
+    world(tmp_path)
+    given = recipe(tmp_path, evaluation=panels(tmp_path) | {"judge": judge})
+    run = open_run(given, Store(tmp_path / "store"))
+    execute(run, until="comparisons")
+    with pytest.raises(UserError, match=r"not/there|nowhere"):
+        execute(run)

@@ -121,8 +121,9 @@ def plan(
     )
     typer.echo(f"pilots take {100 * planned.pilot_share:.0f}% of all arithmetic")
     for need in needs(opened):
+        hours = f"{need.hours:,.1f}" if need.hours >= 1 else f"{need.hours:.2g}"
         typer.echo(
-            f"on {need.name}: {need.hours:,.1f} GPU hours; {need.gpus} "
+            f"on {need.name}: {hours} GPU hours; {need.gpus} "
             f"GPU{'s' if need.gpus > 1 else ''} to a model, {need.memory / 2**30:.0f} GiB on each"
         )
     missing = missing_places(described)

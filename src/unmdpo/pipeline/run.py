@@ -27,6 +27,8 @@ from unmdpo.pipeline.view import View
 from unmdpo.recipe import Recipe
 from unmdpo.stats.evaluation import Outcome, Resamples, compare
 
+JUDGE_PATH = "evaluation.judge.path"
+
 if TYPE_CHECKING:
     from unmdpo.pipeline.fitted import FittedScale
 
@@ -176,7 +178,7 @@ def execute(
     """
     view = view or View()
     wanted = wanted_stages(run, until, only)
-    check_outside(run.recipe)
+    check_outside(run.recipe, judging=any(run.stages[name].kind.name == "judgement" for name in wanted))
     for pattern in force:
         for name in _with_dependents(run, _matching(run, pattern)):
             run.store.remove(run.stages[name].place)
@@ -220,17 +222,20 @@ def make(run: Run, stage: Stage, report: Callable[[str], None]) -> Artifact:
     return run.store.make(stage.place, describe(run, stage, inputs), work)
 
 
-def check_outside(recipe: Recipe) -> None:
-    """What a recipe names and is not there is told before anything is trained: folders, files, a judge."""
-    check_judge(recipe)
+def check_outside(recipe: Recipe, judging: bool = True) -> None:
+    """What a recipe names and is not there is told before anything is trained: folders, files, a judge,
+    unless there will be no judging: a judge may still be in the making while policies are trained."""
+    if judging:
+        check_judge(recipe)
     for key, path in missing_places(recipe).items():
-        raise UserError(f"{key}: there is no file or folder '{path}'")
+        if judging or key != JUDGE_PATH:
+            raise UserError(f"{key}: there is no file or folder '{path}'")
     models = [recipe.model, *([] if recipe.pilots.model is None else [recipe.pilots.model])]
     sources = [
         ModelSource(model.path, model.revision, model.gguf_file, trust_remote_code=model.trust_remote_code)
         for model in models
     ]
-    if recipe.evaluation is not None and recipe.evaluation.judge.path is not None:
+    if judging and recipe.evaluation is not None and recipe.evaluation.judge.path is not None:
         sources.append(ModelSource(recipe.evaluation.judge.path, recipe.evaluation.judge.revision))
     for source in sources:
         check_reachable(source)
@@ -249,7 +254,7 @@ def missing_places(recipe: Recipe) -> dict[str, str]:
     if recipe.pilots.model is not None:
         models["pilots.model.path"] = recipe.pilots.model.path
     if recipe.evaluation is not None:
-        models["evaluation.judge.path"] = recipe.evaluation.judge.path
+        models[JUDGE_PATH] = recipe.evaluation.judge.path
         for name, panel in recipe.evaluation.panels.items():
             data[f"evaluation.panels.{name}.path"] = panel.path
     local = [(key, path, Path(path)) for key, path in models.items() if path is not None]
