@@ -27,7 +27,7 @@ from unmdpo.errors import UserError
 from unmdpo.pipeline.run import execute, open_run
 from unmdpo.pipeline.store import Store
 from unmdpo.pipeline.tables import read_lines
-from unmdpo.recipe import JudgeRecipe
+from unmdpo.recipe.evaluation import JudgeRecipe
 
 PROMPT = (Message("user", "Say {something}."),)
 ASKED = Question(PROMPT, "abc", "ours", "theirs")

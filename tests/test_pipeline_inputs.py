@@ -17,7 +17,7 @@ from unmdpo.pipeline.run import execute, open_run
 from unmdpo.pipeline.stage import ONEDNN, Job, Kind, Stage
 from unmdpo.pipeline.store import Store
 from unmdpo.pipeline.tables import Panel
-from unmdpo.recipe import ComputeRecipe
+from unmdpo.recipe.training import ComputeRecipe
 
 INSTRUCTIONS = ["w1 w2", "w3", "w4 w5 w6", "w7"]
 

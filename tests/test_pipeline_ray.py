@@ -13,7 +13,7 @@ from unmdpo.errors import UserError
 from unmdpo.pipeline.run import execute, open_run
 from unmdpo.pipeline.store import Store
 from unmdpo.pipeline.verify import verify
-from unmdpo.recipe import AdapterRecipe
+from unmdpo.recipe.training import AdapterRecipe
 
 pytestmark = [pytest.mark.alone, pytest.mark.filterwarnings("ignore")]
 EVALUATION = {"baseline": "dpo", "panels": {"one": {"size": 2, "seed": 1}}, "max_new_tokens": 2}

@@ -13,7 +13,8 @@ from pydantic import ValidationError
 
 from unmdpo.data.sources import SOURCES
 from unmdpo.errors import UserError
-from unmdpo.recipe import SourceName, as_yaml
+from unmdpo.recipe import as_yaml
+from unmdpo.recipe.fields import SourceName
 from unmdpo.recipes import load_recipe, packaged, schema
 from unmdpo.yamls import Document
 

@@ -9,7 +9,7 @@ import torch
 
 from tests.scale_worlds import FROZEN, fitted, small_world
 from unmdpo.errors import UserError
-from unmdpo.recipe import ScaleRecipe
+from unmdpo.recipe.training import ScaleRecipe
 from unmdpo.scale import (
     ESTIMATORS,
     CrossFittedScale,

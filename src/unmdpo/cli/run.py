@@ -93,9 +93,10 @@ def plan(
     from rich.table import Table
 
     from unmdpo.engine.sinks import clock
+    from unmdpo.pipeline.outside import check_judge, missing_places
     from unmdpo.pipeline.plan import needs, useful_rate
     from unmdpo.pipeline.plan import plan as estimate
-    from unmdpo.pipeline.run import check_judge, missing_places, open_run
+    from unmdpo.pipeline.run import open_run
     from unmdpo.pipeline.store import Store
     from unmdpo.recipes import load_recipe
 

@@ -11,7 +11,9 @@ from unmdpo.pipeline.common import CONVERTED
 from unmdpo.pipeline.fingerprint import Fingerprints
 from unmdpo.pipeline.stage import Stage
 from unmdpo.pipeline.stages import KINDS
-from unmdpo.recipe import ModelRecipe, PolicyRecipe, Recipe
+from unmdpo.recipe import Recipe
+from unmdpo.recipe.data import ModelRecipe
+from unmdpo.recipe.training import PolicyRecipe
 
 BESIDE = {"joint", "ema", "sigmoid-joint"}  # estimators that learn inside a policy's training
 WITHOUT_PILOTS = {"constant", "entropy"}

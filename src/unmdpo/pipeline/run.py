@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from transformers.utils.logging import disable_progress_bar
 
-from unmdpo.engine.judge import load_function
-from unmdpo.engine.models import ModelSource, check_reachable
 from unmdpo.engine.ranks import device_name
 from unmdpo.errors import UserError
 from unmdpo.nearest import did_you_mean
 from unmdpo.pipeline.fingerprint import Fingerprints
 from unmdpo.pipeline.graph import build
+from unmdpo.pipeline.outside import check_outside
 from unmdpo.pipeline.stage import Job, Kind, Stage
 from unmdpo.pipeline.stages.evaluation import judged
 from unmdpo.pipeline.store import Artifact, Store, write_json
@@ -26,8 +25,6 @@ from unmdpo.pipeline.tables import Panel, read_lines
 from unmdpo.pipeline.view import View
 from unmdpo.recipe import Recipe
 from unmdpo.stats.evaluation import Outcome, Resamples, compare
-
-JUDGE_PATH = "evaluation.judge.path"
 
 if TYPE_CHECKING:
     from unmdpo.pipeline.fitted import FittedScale
@@ -220,54 +217,6 @@ def make(run: Run, stage: Stage, report: Callable[[str], None]) -> Artifact:
         return Job(stage, folder, inputs, run.recipe.compute, report).do()
 
     return run.store.make(stage.place, describe(run, stage, inputs), work)
-
-
-def check_outside(recipe: Recipe, judging: bool = True) -> None:
-    """What a recipe names and is not there is told before anything is trained: folders, files, a judge,
-    unless there will be no judging: a judge may still be in the making while policies are trained."""
-    if judging:
-        check_judge(recipe)
-    for key, path in missing_places(recipe).items():
-        if judging or key != JUDGE_PATH:
-            raise UserError(f"{key}: there is no file or folder '{path}'")
-    models = [recipe.model, *([] if recipe.pilots.model is None else [recipe.pilots.model])]
-    sources = [
-        ModelSource(model.path, model.revision, model.gguf_file, trust_remote_code=model.trust_remote_code)
-        for model in models
-    ]
-    if judging and recipe.evaluation is not None and recipe.evaluation.judge.path is not None:
-        sources.append(ModelSource(recipe.evaluation.judge.path, recipe.evaluation.judge.revision))
-    for source in sources:
-        check_reachable(source)
-
-
-def check_judge(recipe: Recipe) -> None:
-    if recipe.evaluation is not None and recipe.evaluation.judge.function is not None:
-        load_function(recipe.evaluation.judge.function)
-
-
-def missing_places(recipe: Recipe) -> dict[str, str]:
-    """Key → the file or folder that it names and that is not on this machine."""
-    models: dict[str, str | None] = {"model.path": recipe.model.path}
-    data: dict[str, str | None] = {"data.path": recipe.data.path}
-    data["data.validation.path"] = recipe.data.validation.path
-    if recipe.pilots.model is not None:
-        models["pilots.model.path"] = recipe.pilots.model.path
-    if recipe.evaluation is not None:
-        models[JUDGE_PATH] = recipe.evaluation.judge.path
-        for name, panel in recipe.evaluation.panels.items():
-            data[f"evaluation.panels.{name}.path"] = panel.path
-    local = [(key, path, Path(path)) for key, path in models.items() if path is not None]
-    # data may lie below ~, which models' loaders do not know
-    local += [(key, path, Path(path).expanduser()) for key, path in data.items() if path is not None]
-    return {key: path for key, path, place in local if not _hub_name(path) and not place.exists()}
-
-
-def _hub_name(path: str) -> bool:
-    """Could this be `name` or `owner/name` on the Hub, rather than a place on this machine?"""
-    return re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", path) is not None and not path.endswith(
-        (".jsonl", ".json", ".parquet", ".gz")
-    )
 
 
 def finished_inputs(run: Run, stage: Stage) -> dict[str, Artifact]:

@@ -13,7 +13,7 @@ import torch
 
 from unmdpo.errors import UserError
 from unmdpo.pipeline.store import Artifact
-from unmdpo.recipe import ComputeRecipe
+from unmdpo.recipe.training import ComputeRecipe
 
 # As the process began. PyTorch turns oneDNN off for good after one bfloat16 product on a processor without
 # bfloat16, and later float32 results then round otherwise: each stage starts as if it were the first.

@@ -14,7 +14,7 @@ from unmdpo.errors import UserError
 from unmdpo.pipeline.common import model_source
 from unmdpo.pipeline.stage import Job, Notes
 from unmdpo.pipeline.tables import Panel, read_comparisons, write_comparisons
-from unmdpo.recipe import DataRecipe
+from unmdpo.recipe.data import DataRecipe
 
 TRAIN, VALIDATION = "train.parquet", "validation.parquet"
 
