@@ -19,6 +19,7 @@ from unmdpo.pipeline.store import TIMINGS
 from unmdpo.pipeline.view import Lines
 
 LINE = "stopped; what is done is kept, and the same command goes on from there"
+EARLY = 1.0  # seconds
 VOLATILE = ("started", "seconds", "seal")
 
 
@@ -55,7 +56,7 @@ class Command:
     recipe: Path
     store: Path
     options: tuple[str, ...] = ()
-    deadly: tuple[str, str] = ("", "")  # an event and a stage at which the process kills itself
+    deadly: tuple[str, str, int] = ("", "", 0)  # an event and a stage at which it signals itself, and how
     began: float = field(default_factory=time.monotonic)
 
     def __post_init__(self):
@@ -90,13 +91,13 @@ def _work(given, log, deadly):
     with Path(log).open("w", encoding="utf-8") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    event, stage = deadly
+    event, stage, number = deadly
     if event:
         usual = getattr(Lines, event)
 
         def die(self, name, *rest):
             if name == stage:
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), number)
             usual(self, name, *rest)
 
         setattr(Lines, event, die)
@@ -112,17 +113,36 @@ def same_as(undisturbed, store):
     assert list((store / "work").iterdir()) == []
 
 
+def ended_as_asked(command, code, number):
+    """By the signal itself, or with its exit code and one line."""
+    if number == signal.SIGKILL:
+        assert code == -number, command.said
+        return
+    assert code == 128 + number, (code, command.said)
+    assert command.said.splitlines()[-1] == LINE
+    assert "Traceback" not in command.said
+
+
+def goes_on(path, store, options):
+    again = Command(path, store, options)
+    assert again.wait() == 0, again.said
+
+
 def disturbed(path, store, number, moment, options=()):
     """Sends a signal after so many seconds and runs again; how the first try ended."""
     first = Command(path, store, options)
     time.sleep(moment)
     code = first.signal(number).wait()
-    if number == signal.SIGKILL:
-        assert code in (-number, 0), first.said
-    elif code != 0 and first.said:  # else Python itself had not begun yet
-        assert code == 128 + number, (code, first.said)
-        assert first.said.splitlines()[-1] == LINE
-        assert "Traceback" not in first.said
-    again = Command(path, store, options)
-    assert again.wait() == 0, again.said
+    if first.said and code != 0:
+        ended_as_asked(first, code, number)
+    elif code != 0:
+        assert moment < EARLY  # Python itself had not begun yet
+    goes_on(path, store, options)
     return code
+
+
+def disturbed_at(path, store, event, stage, number, options):
+    """The same at a boundary: a signal just before or just after a stage."""
+    first = Command(path, store, options, (event, stage, number))
+    ended_as_asked(first, first.wait(), number)
+    goes_on(path, store, options)

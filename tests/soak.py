@@ -5,6 +5,7 @@ comparing every byte of the store with an undisturbed run's. Prints what was tri
 """
 
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -12,7 +13,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.faults import Command, contents, disturbed, same_as, small_recipe
+from tests.faults import Command, contents, disturbed, disturbed_at, same_as, small_recipe
 from unmdpo.pipeline.run import open_run
 from unmdpo.pipeline.store import Store
 from unmdpo.recipes import load_recipe
@@ -45,17 +46,17 @@ def undisturbed(path: Path) -> tuple[dict[str, str], dict[tuple[str, ...], float
 
 
 def boundaries(path: Path, expected: dict[str, str]) -> None:
-    """Killed just before and just after every stage."""
+    """Killed just before and just after every stage, and stopped there, by SIGINT and SIGTERM in turn."""
     stages = [*open_run(load_recipe(str(path)), Store(path.parent / "none")).stages]
-    for place, stage in enumerate(stages):
-        for event in ("started", "finished"):
-            store = path.parent / f"boundary-{place}-{event}"
-            killed = Command(path, store, ONE, (event, stage))
-            assert killed.wait() == -signal.SIGKILL, killed.said
-            again = Command(path, store, ONE)
-            assert again.wait() == 0, again.said
+    places = [(event, stage) for stage in stages for event in ("started", "finished")]
+    for number, (event, stage) in enumerate(places):
+        for sent in (signal.SIGKILL, SIGNALS[1 + number % 2]):
+            store = path.parent / f"boundary-{number}-{sent.name}"
+            disturbed_at(path, store, event, stage, sent, ONE)
             same_as(expected, store)
-    print(f"stage boundaries: {2 * len(stages)} kills, {2 * len(stages)} results equal")
+            shutil.rmtree(store)
+    count = len(places)
+    print(f"stage boundaries: {count} kills and {count} stops, {2 * count} results equal", flush=True)
 
 
 def random_moments(

@@ -17,7 +17,7 @@ import pytest
 from safetensors import SafetensorError
 from typer.testing import CliRunner
 
-from tests.faults import Command, contents, disturbed, same_as, small_recipe
+from tests.faults import Command, contents, disturbed, disturbed_at, same_as, small_recipe
 from unmdpo.cli import app
 from unmdpo.errors import UserError
 from unmdpo.pipeline.run import execute, open_run
@@ -48,13 +48,15 @@ def test_a_run_that_is_disturbed_ends_with_the_same_bytes(path, undisturbed, tmp
 
 
 @pytest.mark.parametrize(
-    "deadly", [("started", "oof"), ("finished", "pilot[1]"), ("finished", "policy[dpo]")]
+    ("event", "stage", "number"),
+    [
+        ("started", "oof", signal.SIGKILL),
+        ("finished", "pilot[1]", signal.SIGINT),
+        ("finished", "policy[dpo]", signal.SIGTERM),
+    ],
 )
-def test_a_run_killed_between_stages_ends_with_the_same_bytes(path, undisturbed, tmp_path, deadly):
-    first = Command(path, tmp_path / "store", ONE, deadly)
-    assert first.wait() == -signal.SIGKILL, first.said
-    again = Command(path, tmp_path / "store", ONE)
-    assert again.wait() == 0, again.said
+def test_a_run_cut_between_stages_ends_with_the_same_bytes(path, undisturbed, tmp_path, event, stage, number):
+    disturbed_at(path, tmp_path / "store", event, stage, number, ONE)
     same_as(undisturbed[0], tmp_path / "store")
 
 
@@ -153,6 +155,39 @@ def test_a_disk_that_is_full_and_then_has_room(path, undisturbed, tmp_path):
     assert "Traceback" not in first
     assert (tmp_path / "second.code").read_text() == "0\n", second
     same_as(undisturbed[0], tmp_path / "kept")
+
+
+def test_a_store_that_is_read_only_can_be_looked_at(path, undisturbed, tmp_path):
+    """Mounted so, where the system lets us: `run` refuses, readers read."""
+    store, html = path.parent / "undisturbed", tmp_path / "page.html"
+    commands = {
+        "run": f"run {path}",
+        "verify": f"verify {path}",
+        "report": f"report {path}",
+        "elsewhere": f"report {path} --out {html}",
+        "compare": f"compare {path} dpo unm-wr",
+    }
+    if shutil.which("unshare") is None:
+        pytest.skip("no unshare here")
+    shell = [f"mount --bind {store} {store} && mount -o remount,ro,bind {store} || exit 77"]
+    shell += [
+        f"{sys.executable} -c 'from unmdpo.cli import main; main()' {command} --store {store} "
+        f"> {tmp_path}/{name}.log 2>&1; echo $? >> {tmp_path}/{name}.log"
+        for name, command in commands.items()
+    ]
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", "\n".join(shell)], check=False, capture_output=True, text=True
+    )
+    if not (tmp_path / "run.log").exists():
+        pytest.skip(f"no mounts of one's own here: {done.stderr[-200:]}")
+    said = {name: (tmp_path / f"{name}.log").read_text() for name in commands}
+    codes = {name: int(log.split()[-1]) for name, log in said.items()}
+    assert codes == {"run": 2, "verify": 0, "report": 2, "elsewhere": 0, "compare": 0}, said
+    assert f"{store}: cannot keep a store here: it may not be written to" in said["run"]
+    assert re.search(r"report\.html: cannot be written: Read-only file system", said["report"]), said[
+        "report"
+    ]
+    assert html.exists()
 
 
 def test_a_store_nobody_may_write_to_is_told():

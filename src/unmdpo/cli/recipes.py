@@ -5,9 +5,12 @@ from typing import Annotated
 import typer
 
 app = typer.Typer(help="List, show and describe recipes.", invoke_without_command=True)
+HELPSTEER2 = "nvidia/HelpSteer2 --revision 990b2711a36180dd19d9c94b8627844866f8982a"
+HELPSTEER3 = "nvidia/HelpSteer3 --revision f6d145777bcbde96137596340fab89793acd1031"
 AUDITS = [
-    ("unmdpo audit support nvidia/HelpSteer3", "could the margins identify any prompt's scale?"),
-    ("unmdpo audit strength nvidia/HelpSteer3", "does a stronger preference predict agreement?"),
+    (f"unmdpo audit support {HELPSTEER2}", "whose scale could margins identify? None of 6,765 prompts"),
+    (f"unmdpo audit support {HELPSTEER3}", "12 of 22,756 prompts"),
+    (f"unmdpo audit strength {HELPSTEER3}", "strong preferences are agreed with more often, by 3.65 points"),
 ]
 
 
@@ -26,12 +29,14 @@ def list_recipes(ctx: typer.Context) -> None:
         recipe = load_recipe(name)
         row = (name, f"{recipe.description}; policies: {len(recipe.policies)}")
         groups.setdefault(recipe.table, []).append(row)
-    groups["Audits: commands that train nothing"] = AUDITS
     for title, rows in groups.items():
         table = Table(title=title, title_justify="left", show_header=False, box=None)
         for row in rows:
             table.add_row(*row)
         Console().print(table)
+    typer.echo("Audits: commands that train nothing, and what the paper found")
+    for command, found in AUDITS:
+        typer.echo(f" {command}\n     {found}")
 
 
 @app.command()

@@ -127,6 +127,7 @@ def plan(
             f"on {need.name}: {hours} GPU hours; {need.gpus} "
             f"GPU{'s' if need.gpus > 1 else ''} to a model, {need.memory / 2**30:.0f} GiB on each"
         )
+    typer.echo("(hours by rates measured on one H200; an A100 is taken to reach the same share of its peak)")
     missing = missing_places(described)
     if missing:
         typer.echo(f"not there yet: {', '.join(f'{path} ({key})' for key, path in missing.items())}")

@@ -1,6 +1,7 @@
 """What local files contain, so that a changed file is not taken for the one a stage has seen."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ class Fingerprints:
         known = self._known.get(name)
         if known is None or known["seen"] != seen:
             self._known[name] = {"seen": seen, "sha256": sha256(path)}
-            if self._file.parent.is_dir():
+            folder = self._file.parent
+            if folder.is_dir() and os.access(folder, os.W_OK):  # whoever only looks may not write
                 write_json(self._file, self._known)
         digest: str = self._known[name]["sha256"]
         return digest

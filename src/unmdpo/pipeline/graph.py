@@ -146,6 +146,7 @@ class _Builder:
             "settings": {key: value for key, value in recipe.settings.items() if value is not None},
             "folds": pilots.folds,
             "fold_seed": pilots.fold_seed,
+            "domains": recipe.domains,
         }
 
     def policy(self, name: str) -> Stage:

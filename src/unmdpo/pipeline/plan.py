@@ -25,12 +25,13 @@ from unmdpo.errors import UserError
 from unmdpo.pipeline.run import Run
 from unmdpo.pipeline.stage import Stage
 
-H200_USEFUL = 446e12  # FLOP/s in training, docs/performance.md
+H200_USEFUL = 446e12  # FLOP/s in training of the 1B model, docs/performance.md
+MEASURED_SHARES = {135e6: 0.47, 1.2e9: 1.0, 8e9: 0.8}  # of that, by parameters; the nearest size counts
 PEAKS = {"h200": 989e12, "a100": 312e12}  # dense bfloat16, by the vendor
 MEMORY = {"h200": 141e9, "a100": 80e9}
 CPU_SHARE = 0.1  # of the measured matrix rate
-DECODING_SHARE = 0.06  # of the training rate, one token at a time: 10,800 tokens/s of the 1B model
-DECODING_MOST = 12_000  # tokens/s on an H200, however small the model; docs/performance.md
+DECODING_SHARE = 0.28  # of the training rate, one token at a time: 50,400 tokens/s of the 1B model
+DECODING_MOST = 59_500  # tokens/s on an H200, however small the model; docs/performance.md
 KNOWN_SHAPES = {  # so that packaged recipes can be planned without a network
     "meta-llama/Llama-3.2-1B-Instruct": "1b",
     "meta-llama/Llama-3.1-8B-Instruct": "8b",
@@ -54,10 +55,11 @@ class Cost:
     memory: float = 0.0  # bytes on the device
     checkpointing: bool = False
     decoding: bool = False
+    share: float = 1.0  # of the 1B model's rate, that a model of this size reaches in training
 
     def seconds(self, useful_rate: float) -> float:
         if not self.decoding:
-            return self.flops / useful_rate
+            return self.flops / (useful_rate * self.share)
         slowest = self.tokens / (DECODING_MOST * useful_rate / H200_USEFUL)
         return max(slowest, self.flops / (useful_rate * DECODING_SHARE))
 
@@ -197,6 +199,7 @@ class _Planner:
             flops=(passes + checkpointing) * seen * self._pass(model),
             memory=needs[checkpointing],
             checkpointing=checkpointing,
+            share=_size_share(model),
         )
 
     def _policy(self, stage: Stage, cached: bool) -> Cost:
@@ -208,7 +211,7 @@ class _Planner:
         scored = self._scoring(stage, cached, share=1 / folds)
         return Cost(
             stage.name, cached, trained.tokens + scored.tokens, trained.flops + scored.flops, trained.memory,
-            trained.checkpointing,
+            trained.checkpointing, share=trained.share,
         )  # fmt: skip
 
     def _generation(self, stage: Stage, cached: bool) -> Cost:
@@ -244,6 +247,11 @@ def _adapter_memory(
 
 def _parameters(model: PreTrainedModel) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _size_share(model: PreTrainedModel) -> float:
+    size = _parameters(model)
+    return MEASURED_SHARES[min(MEASURED_SHARES, key=lambda known: abs(np.log(size / known)))]
 
 
 def _meta_model(settings: Mapping[str, Any]) -> PreTrainedModel:

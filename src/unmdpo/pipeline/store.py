@@ -151,6 +151,8 @@ class Store:
                 (self.root / name).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"{self.root}: cannot keep a store here: {error.strerror}") from error
+        if not os.access(self.root, os.W_OK):
+            raise UserError(f"{self.root}: cannot keep a store here: it may not be written to")
 
     def find(self, place: str) -> Artifact | None:
         path = self.root / "artifacts" / place
@@ -245,8 +247,11 @@ def write_json(path: Path, value: Any) -> None:
 def write_text(path: Path, text: str) -> None:
     """Whole or not at all."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_text(text, "utf-8")
-    aside.replace(path)
+    try:
+        aside.write_text(text, "utf-8")
+        aside.replace(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error  # not the name it had meanwhile
 
 
 def versions() -> dict[str, str]:

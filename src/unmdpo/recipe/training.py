@@ -92,6 +92,7 @@ class ScaleRecipe(Strict):
     fit: Literal["wr", "ao"] | None = Field(None, description="placement of the margin; the estimator's own")
     unit: Literal["prompt", "pair"] = "prompt"
     length_normalized: bool = False
+    domains: bool = Field(True, description="whether the head has a learned term for each domain")
     centered: bool | None = None
     penalty: Nonnegative | None = Field(None, description="λ_q, the weight of (log q)²; the estimator's own")
     run: str | None = Field(None, description="take the fitted scale of this name from another run")

@@ -76,7 +76,8 @@ def units_of(rows: Sequence[Comparison], job: Job) -> tuple[Units, UnitNames]:
         features = pair_features(features, [a for a, _ in pairs], [b for _, b in pairs])
     count, seed = job.settings["folds"], job.settings["fold_seed"]
     folds = index.entropy_folds(count) if estimator == "entropy" else index.folds(count, seed)
-    return Units(features, index.domains(rows)[prompt_of], folds[prompt_of]), names
+    domains = index.domains(rows)[prompt_of] if job.settings["domains"] else torch.zeros_like(prompt_of)
+    return Units(features, domains, folds[prompt_of]), names
 
 
 def _embeddings(artifact: Artifact, hashes: list[str]) -> Tensor:
