@@ -88,6 +88,7 @@ class Command:
 
 def _work(given, log, deadly):
     os.environ["OMP_NUM_THREADS"] = "1"
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     with Path(log).open("w", encoding="utf-8") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)

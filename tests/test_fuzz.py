@@ -6,6 +6,9 @@
 import gzip
 import json
 import os
+import resource
+import sys
+import time
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -20,6 +23,8 @@ from unmdpo.errors import UserError
 from unmdpo.pipeline.store import MANIFEST, Store, as_json, sealed
 from unmdpo.recipe import Recipe
 from unmdpo.recipes import load_recipe
+
+BLOW_UP = 2**30  # bytes more than before
 
 TIMES = int(os.environ.get("UNMDPO_FUZZ", "1"))
 CASES = 100 * TIMES  # for each reader and kind of input
@@ -60,6 +65,18 @@ def answers(function, *arguments, **named):
         told = str(error)
     assert 0 < len(told) < 20_000
     return None
+
+
+def peak_memory():
+    """Bytes that the process has held at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_memory_blow_up():
+    before = peak_memory()
+    yield
+    assert peak_memory() - before < BLOW_UP
 
 
 @pytest.fixture(scope="module")
@@ -155,14 +172,17 @@ def test_any_table_of_gamed_answers(folder, text):
 
 
 def test_a_bomb_is_read_as_a_stream(folder):
-    """A gigabyte of one repeated row, packed into a megabyte: refused at its first bad row, in no time."""
+    """A quarter of a gigabyte of one row, packed small: refused at its first bad row, the rest unread."""
     row = json.dumps(helpsteer3_row("x" * 2000)).encode() + b"\n"
     path = folder / "bomb.jsonl.gz"
     with gzip.open(path, "wb", compresslevel=1) as file:
         file.write(row + b'{"bad": \n')
         for _ in range(2000):
             file.write(row * 20)
+    before, began = peak_memory(), time.monotonic()
     answers(load_comparisons, str(path))
+    assert time.monotonic() - began < 5
+    assert peak_memory() - before < 100 * 2**20
 
 
 # --- Manifests ------------------------------------------------------------------------------------

@@ -84,22 +84,41 @@ def test_a_models_own_code_runs_only_when_the_recipe_says_so(folder, tmp_path):
     model.mkdir()
     config = {"model_type": "own", "auto_map": {"AutoConfig": "own.Own"}, "architectures": ["Own"]}
     (model / "config.json").write_text(json.dumps(config))
-    (model / "own.py").write_text(f"open({str(tmp_path / 'owned')!r}, 'w')\n")
+    (model / "own.py").write_text(f"import pathlib\npathlib.Path({str(tmp_path / 'owned')!r}).touch()\n")
     with pytest.raises(UserError, match="could not be loaded"):
         whole_run(folder, "other", model={"path": str(model)})
     assert not (tmp_path / "owned").exists()
     assert not recipe(folder).model.trust_remote_code
+    with pytest.raises(UserError, match="its own code failed: AttributeError"):  # it is no model, but it ran
+        whole_run(folder, "other", model={"path": str(model), "trust_remote_code": True})
+    assert (tmp_path / "owned").exists()
 
 
 def test_secrets_of_the_environment_are_written_nowhere(folder, monkeypatch, tmp_path):
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
-    run = whole_run(folder, "secrets")
-    write_report(run, folder / "secrets" / "report.html")
-    for path in (folder / "secrets").rglob("*"):
-        if path.is_file():
-            data = path.read_bytes()
-            assert not any(value.encode() in data for value in SECRETS.values()), path
+    file = tmp_path / "small.yaml"
+    file.write_text(recipe(folder).to_yaml())
+    place = ["--store", str(folder / "secrets")]
+    said = [
+        CliRunner().invoke(app, [command, str(file), *more, *place]).output
+        for command, *more in (["run", "--jobs", "1"], ["report"], ["verify"], ["plan"])
+    ]
+    assert "run: " in said[0]
+    written = [path.read_bytes() for path in (folder / "secrets").rglob("*") if path.is_file()]
+    for text in [*written, *(line.encode() for line in said)]:
+        assert not any(value.encode() in text for value in SECRETS.values())
+
+
+def test_offline_contacts_nobody_even_for_a_name_on_the_hub(folder, monkeypatch):
+    """HF_HUB_OFFLINE is set for all tests; here is what it is worth."""
+    contacted = []
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *given, **_: contacted.append(given))
+    with pytest.raises(UserError, match="nobody/no-such-model"):
+        whole_run(folder, "offline", model={"path": "nobody/no-such-model"})
+    with pytest.raises(UserError, match="nobody/no-such-data"):
+        load_comparisons("nobody/no-such-data", source="preference")
+    assert contacted == []
 
 
 def test_a_password_in_an_endpoint_is_refused(folder):

@@ -1,6 +1,7 @@
 """Models and tokenizers from the Hub, a local folder or a GGUF file, ready for pairs."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,17 +46,13 @@ def check_reachable(source: ModelSource) -> None:
     misspelt, terms that were not accepted, a cache that does not hold it."""
     if source.gguf_file is not None:
         return  # converted first of all
-    try:
+    with _loading("configuration", source):
         AutoConfig.from_pretrained(source.path, **source.arguments)
-    except (OSError, ValueError, ImportError) as error:
-        raise _not_loaded("configuration", source, error) from error
 
 
 def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
-    try:
+    with _loading("tokenizer", source):
         tokenizer = AutoTokenizer.from_pretrained(source.path, **source.arguments)
-    except (OSError, ValueError, ImportError) as error:
-        raise _not_loaded("tokenizer", source, error) from error
     if source.template is not None:
         tokenizer.chat_template = _template(source.template)
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
@@ -71,10 +68,8 @@ def load_model(
 ) -> PreTrainedModel:
     """On the device, with the attention that packs best there; a GGUF file's weights dequantized."""
     more = {} if source.gguf_file is None else {"quantization_config": GgufConfig(dequantize=True)}
-    try:
+    with _loading("model", source):
         model = AutoModelForCausalLM.from_pretrained(source.path, dtype=dtype, **source.arguments, **more)
-    except (OSError, ValueError, ImportError) as error:
-        raise _not_loaded("model", source, error) from error
     assert isinstance(model, PreTrainedModel)
     return choose_attention(check_finite(model.to(device), source))  # type: ignore[arg-type]
 
@@ -101,6 +96,20 @@ def _template(given: str) -> str:
         return Path(given).read_text("utf-8")
     except OSError as error:
         raise UserError(f"chat template {given}: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def _loading(what: str, source: ModelSource) -> Iterator[None]:
+    """Tells why something could not be loaded. Code of the model's own may raise anything."""
+    try:
+        yield
+    except (OSError, ValueError, ImportError) as error:
+        raise _not_loaded(what, source, error) from error
+    except Exception as error:
+        if not source.trust_remote_code:
+            raise
+        reason = f"its own code failed: {type(error).__name__}: {error}"
+        raise UserError(f"the {what} of '{source.path}' could not be loaded: {reason}") from error
 
 
 def _not_loaded(what: str, source: ModelSource, error: Exception) -> UserError:
