@@ -76,7 +76,8 @@ def feedback_pairs(path: Path) -> list[Pair]:
     ]
 
 
-def train(model: str, pairs: Sequence[Pair], out: Path, batch: int, rate: float) -> None:
+def train(model: str, pairs: Sequence[Pair], out: Path, batch: int, rate: float) -> int:
+    """How many pairs were short enough to be learned from."""
     from datasets import Dataset  # noqa: PLC0415 - only for this
     from trl import RewardConfig, RewardTrainer  # noqa: PLC0415
 
@@ -91,6 +92,7 @@ def train(model: str, pairs: Sequence[Pair], out: Path, batch: int, rate: float)
     trainer = RewardTrainer(model=model, args=settings, train_dataset=rows)
     trainer.train()
     trainer.save_model(str(out))
+    return len(trainer.train_dataset)
 
 
 def accuracy(judge: RewardModel, pairs: Sequence[Pair]) -> dict[str, float]:
@@ -123,9 +125,9 @@ def main() -> None:
     pairs = arena_pairs(given.data)
     taught = [pair for pair in pairs if not pair.is_held_out]
     random.Random(SEED).shuffle(taught)
-    train(given.model, taught[: given.pairs], given.out, given.batch, given.rate)
+    learned = train(given.model, taught[: given.pairs], given.out, given.batch, given.rate)
     judge = RewardModel(ModelSource(str(given.out)), local_device())
-    found: dict[str, Any] = {"trained on": len(taught[: given.pairs])}
+    found: dict[str, Any] = {"trained on": learned}
     found["held out"] = accuracy(judge, [pair for pair in pairs if pair.is_held_out])
     if given.check is not None:
         found["elsewhere"] = accuracy(judge, feedback_pairs(given.check))

@@ -4,7 +4,8 @@
 
 What models would say (log-probabilities, embeddings, answers) is random; the stages that read it are the real
 ones, each in a process of its own. Prints one line for each stage: seconds, microseconds for each row, peak
-memory; then the report and the verification of a run of twelve policies on 800 prompts.
+memory; then the report and the verification of a run of twelve policies on 800 prompts. Ends with an error where
+time for each row grows by more than 1.3 from the first to the last number of rows, or 2 GiB do not suffice.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import json
 import multiprocessing
 import random
 import resource
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -34,6 +36,7 @@ from unmdpo.recipe import Recipe
 from unmdpo.report.page import write_report
 
 POLICIES, WIDTH, UPDATES = 12, 2048, 150
+GROWTH, MEMORY = 1.3, 2.0  # of the time for a row; GiB
 
 
 def longest(prompts: list[Any], responses: list[str]) -> list[float]:
@@ -187,13 +190,29 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[4_000, 40_000])
     parser.add_argument("--size", type=float, default=120.0, help="words of a response, about")
     given = parser.parse_args()
+    measured = {}
     for rows in given.rows:
-        for stage, (seconds, memory) in at(rows, given.size).items():
+        measured[rows] = at(rows, given.size)
+        for stage, (seconds, memory) in measured[rows].items():
             line = {"rows": rows, "stage": stage, "seconds": round(seconds, 3)}
             print(
                 json.dumps(line | {"us_per_row": round(1e6 * seconds / rows, 1), "GiB": round(memory, 2)}),
                 flush=True,
             )
+    sys.exit("\n".join(beyond_bounds(measured)) or None)
+
+
+def beyond_bounds(measured: dict[int, dict[str, tuple[float, float]]]) -> list[str]:
+    """One line for each stage that grows faster than its rows, or takes too much memory."""
+    few, many = min(measured), max(measured)
+    problems = []
+    for stage, (seconds, memory) in measured[many].items():
+        growth = (seconds / many) / (measured[few][stage][0] / few)
+        if growth > GROWTH:
+            problems.append(f"{stage}: a row takes {growth:.2f} times as long at {many:,} rows")
+        if memory > MEMORY:
+            problems.append(f"{stage}: {memory:.2f} GiB")
+    return problems
 
 
 if __name__ == "__main__":
