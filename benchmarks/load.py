@@ -4,8 +4,9 @@
 
 What models would say (log-probabilities, embeddings, answers) is random; the stages that read it are the real
 ones, each in a process of its own. Prints one line for each stage: seconds, microseconds for each row, peak
-memory; then the report and the verification of a run of twelve policies on 800 prompts. Ends with an error where
-time for each row grows by more than 1.3 from the first to the last number of rows, or 2 GiB do not suffice.
+memory; then the report and the verification of a run of twelve policies on 800 prompts. Ends with an error
+where time for each row grows by more than 1.3 from the first to the last number of rows, or 2 GiB do not
+suffice.
 """
 
 import argparse
