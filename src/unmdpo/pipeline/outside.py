@@ -4,8 +4,9 @@ import re
 from pathlib import Path
 
 from unmdpo.engine.judge import load_function
-from unmdpo.engine.models import ModelSource, check_reachable
+from unmdpo.engine.models import ModelSource, check_reachable, make_encoder
 from unmdpo.errors import UserError
+from unmdpo.pipeline.common import model_source
 from unmdpo.recipe import Recipe
 
 JUDGE_PATH = "evaluation.judge.path"
@@ -19,15 +20,17 @@ def check_outside(recipe: Recipe, judging: bool = True) -> None:
     for key, path in missing_places(recipe).items():
         if judging or key != JUDGE_PATH:
             raise UserError(f"{key}: there is no file or folder '{path}'")
-    models = [recipe.model, *([] if recipe.pilots.model is None else [recipe.pilots.model])]
-    sources = [
-        ModelSource(model.path, model.revision, model.gguf_file, trust_remote_code=model.trust_remote_code)
-        for model in models
-    ]
+    for model in [recipe.model, *([] if recipe.pilots.model is None else [recipe.pilots.model])]:
+        check_model(model_source(model.model_dump(mode="json")))
     if judging and recipe.evaluation is not None and recipe.evaluation.judge.path is not None:
-        sources.append(ModelSource(recipe.evaluation.judge.path, recipe.evaluation.judge.revision))
-    for source in sources:
-        check_reachable(source)
+        check_reachable(ModelSource(recipe.evaluation.judge.path, recipe.evaluation.judge.revision))
+
+
+def check_model(source: ModelSource) -> None:
+    """That it can be had, and that its tokenizer has a chat template that works."""
+    check_reachable(source)
+    if source.gguf_file is None:  # else it is converted first of all
+        make_encoder(source, max_length=1).render([{"role": "user", "content": "?"}], prefix=True)
 
 
 def check_judge(recipe: Recipe) -> None:
