@@ -20,7 +20,7 @@ from unmdpo.errors import UserError
 from unmdpo.pipeline.garbage import unreferenced
 from unmdpo.pipeline.plan import needs, plan, useful_rate
 from unmdpo.pipeline.run import execute, open_run
-from unmdpo.pipeline.store import MANIFEST, Store, file_names
+from unmdpo.pipeline.store import MANIFEST, Artifact, Store, file_names
 from unmdpo.pipeline.tables import prompt_of
 from unmdpo.pipeline.verify import verify
 from unmdpo.pipeline.view import Lines, View
@@ -339,6 +339,20 @@ def test_what_no_run_refers_to_is_found(folder, tmp_path):
     assert "2 artifacts" in shell.invoke(app, ["gc", "--store", str(store.root)]).output
     assert "removed" in shell.invoke(app, ["gc", "--store", str(store.root), "--delete"]).output
     assert unreferenced(store) == {}
+
+
+def test_what_is_damaged_and_set_aside_is_found(folder, tmp_path):
+    store, shell = Store(tmp_path / "store"), CliRunner()
+    run = execute(open_run(recipe(folder), store), until="comparisons")
+    damaged = run.store.root / "artifacts" / run.stages["comparisons"].place / "train.parquet"
+    damaged.write_bytes(b"x" + damaged.read_bytes()[1:])
+    with pytest.raises(UserError, match="quarantine"):
+        Artifact(damaged.parent).file(damaged.name)
+    named = shell.invoke(app, ["gc", "--store", str(store.root)]).output
+    assert "quarantine/comparisons-" in named
+    assert "1 artifacts" in named
+    shell.invoke(app, ["gc", "--store", str(store.root), "--delete"])
+    assert [*(store.root / "quarantine").iterdir()] == []
 
 
 # --- Interruptions --------------------------------------------------------------------------------

@@ -141,20 +141,21 @@ def gc(
         bool, typer.Option("--delete", help="Remove them; otherwise they are only named.")
     ] = False,
 ) -> None:
-    """Find artifacts that no run refers to."""
+    """Find artifacts that no run refers to, and damaged ones that were set aside."""
     from unmdpo.errors import UserError
-    from unmdpo.pipeline.garbage import unreferenced
+    from unmdpo.pipeline.garbage import discard, quarantined, unreferenced
     from unmdpo.pipeline.store import Store
 
     if not store.is_dir():
         raise UserError(f"{store}: there is no store here")
     opened = Store(store)
-    places = unreferenced(opened)
+    places = unreferenced(opened) | quarantined(opened)
     for place, size in places.items():
         typer.echo(f"{size / 2**20:10.1f} MiB  {place}")
         if delete:
-            opened.remove(place)
-    total, what = sum(places.values()) / 2**20, "removed" if delete else "in no run; --delete removes them"
+            discard(opened, place)
+    what = "removed" if delete else "in no run or damaged; --delete removes them"
+    total = sum(places.values()) / 2**20
     typer.echo(f"{len(places)} artifacts, {total:.1f} MiB {what}")
 
 

@@ -1,9 +1,11 @@
-"""Artifacts that no run refers to."""
+"""Artifacts that no run refers to, and damaged ones that were set aside."""
 
 import json
+import shutil
+from pathlib import Path
 
 from unmdpo.errors import UserError
-from unmdpo.pipeline.store import Store
+from unmdpo.pipeline.store import QUARANTINE, Store
 
 
 def unreferenced(store: Store) -> dict[str, int]:
@@ -16,9 +18,21 @@ def unreferenced(store: Store) -> dict[str, int]:
             kept |= {place for stage in stages.values() for place in stage["inputs"].values()}
         except (ValueError, KeyError) as error:
             raise UserError(f"{record}: not readable, so nothing is called unreferenced: {error}") from error
-    places = sorted(path for path in (store.root / "artifacts").glob("*/*") if path.is_dir())
-    return {
-        f"{path.parent.name}/{path.name}": sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
-        for path in places
-        if f"{path.parent.name}/{path.name}" not in kept
-    }
+    places = {f"{path.parent.name}/{path.name}": path for path in (store.root / "artifacts").glob("*/*")}
+    return {place: _size(places[place]) for place in sorted(places) if place not in kept}
+
+
+def quarantined(store: Store) -> dict[str, int]:
+    """Place → bytes."""
+    return {f"{QUARANTINE}/{path.name}": _size(path) for path in sorted((store.root / QUARANTINE).glob("*"))}
+
+
+def discard(store: Store, place: str) -> None:
+    if place.startswith(f"{QUARANTINE}/"):
+        shutil.rmtree(store.root / place)
+    else:
+        store.remove(place)
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

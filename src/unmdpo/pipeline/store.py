@@ -28,7 +28,7 @@ from safetensors import SafetensorError
 from unmdpo.engine.export import sha256
 from unmdpo.errors import WAY_OUT, UserError, told_of_disk
 
-MANIFEST, TIMINGS = "manifest.json", "throughput.jsonl"
+MANIFEST, TIMINGS, QUARANTINE = "manifest.json", "throughput.jsonl", "quarantine"
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Artifact:
     def _set_aside(self, damaged: str) -> UserError:
         """Moves the artifact out of the way, so that the next run makes it anew."""
         root, kind, key = self.path.parents[2], self.path.parent.name, self.path.name
-        place = _free(root / "quarantine" / f"{kind}-{key}")
+        place = _free(root / QUARANTINE / f"{kind}-{key}")
         try:
             place.parent.mkdir(exist_ok=True)
             self.path.rename(place)
