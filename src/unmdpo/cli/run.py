@@ -122,7 +122,7 @@ def plan(
     )
     typer.echo(f"pilots take {100 * planned.pilot_share:.0f}% of all arithmetic")
     for need in needs(opened):
-        hours = f"{need.hours:,.1f}" if need.hours >= 1 else f"{need.hours:.2g}"
+        hours = f"{need.hours:,.1f}" if need.hours >= 1 else f"{max(need.hours, 0.001):.2g}"
         typer.echo(
             f"on {need.name}: {hours} GPU hours; {need.gpus} "
             f"GPU{'s' if need.gpus > 1 else ''} to a model, {need.memory / 2**30:.0f} GiB on each"

@@ -1,6 +1,6 @@
 """Greedy decoding of one batch, fast enough that writing answers is the small part of an evaluation.
 
-Four things make it fast, all of them exact: keys and values lie in columns laid out for a stretch of tokens
+Four things make it fast, none of which changes what is computed: keys and values lie in columns laid out for a stretch of tokens
 at once, so that nothing is copied at each token; heads that share keys read them once; rows that have ended
 leave at the end of a stretch; and on a GPU each token is one replay of a recorded graph, because hundreds of
 small kernels started from Python would keep it waiting.
@@ -9,6 +9,7 @@ small kernels started from Python would keep it waiting.
 import contextlib
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -26,10 +27,23 @@ LOOK = 16  # tokens between two looks at whether every row has ended
 GROUPED = "unmdpo-grouped"
 
 
-def can_decode(model: PreTrainedModel) -> bool:
-    """Whether the model keeps every key it has seen and lets its attention be chosen."""
-    plain = all(type(layer) is DynamicLayer for layer in DynamicCache(config=model.config).layers)
-    return plain and model._supports_attention_backend and model.config._attn_implementation == "sdpa"
+def can_decode(model: torch.nn.Module) -> bool:
+    """Whether the model lies on one device, lets its attention be chosen, and keeps every key as it was."""
+    if not isinstance(model, PreTrainedModel) or len({weight.device for weight in model.parameters()}) > 1:
+        return False  # wrapped, or split
+    if not model._supports_attention_backend or model.config._attn_implementation != "sdpa":
+        return False
+    positions_change = str(getattr(model.config, "rope_parameters", ""))  # with length, so old keys are wrong
+    return _plain_memory(model) and not any(kind in positions_change for kind in ("longrope", "dynamic"))
+
+
+def _plain_memory(model: PreTrainedModel) -> bool:
+    """No sliding windows, no states."""
+    try:
+        layers = DynamicCache(config=model.config).layers
+    except AttributeError:  # a configuration that no cache can be made from
+        return False
+    return bool(layers) and all(type(layer) is DynamicLayer for layer in layers)
 
 
 @torch.no_grad()
@@ -44,7 +58,7 @@ def decode(
         done = 0
         while done < new_tokens and len(rows.number):
             stretch = Stretch(model, rows, min(STRETCH, new_tokens - done), end_tokens, filler)
-            stretch.run()
+            stretch.run(last=done + stretch.steps == new_tokens)
             written[rows.number, done : done + stretch.steps] = stretch.written
             done += stretch.steps
             rows = stretch.going_on()
@@ -106,16 +120,19 @@ class Stretch:
         self.token, self.place = rows.token.clone(), rows.place.clone()
         self.ended = torch.zeros(count, dtype=torch.bool, device=device)
         self.written = torch.full((count, steps), filler, device=device)
-        hidden = torch.finfo(model.dtype).min
-        self.mask = torch.full((count, 1, 1, width), hidden, dtype=model.dtype, device=device)
+        dtype = rows.layers[0][0].dtype
+        self.mask = torch.full((count, 1, 1, width), torch.finfo(dtype).min, dtype=dtype, device=device)
         self.mask[:, 0, 0, :columns].masked_fill_(rows.seen, 0)
         self.slots = [Slots(k, v, self.column) for k, v in _widened(rows.layers, width)]
 
-    def _advance(self) -> None:
-        """Writes the token at hand, and finds the next."""
+    def _note(self) -> None:
+        """Writes the token at hand, unless its row has ended."""
         token = torch.where(self.ended[:, None], self.filler, self.token)
         self.written.index_copy_(1, self.step, token)
         self.ended |= (token == self.ends).any(dim=1)
+
+    def _look(self) -> None:
+        """Finds the next token. A step that was not finished may be taken again: counters move last."""
         self.mask.index_fill_(3, self.column, 0)
         logits = self.model(
             input_ids=self.token, attention_mask=self.mask, position_ids=self.place,
@@ -125,13 +142,23 @@ class Stretch:
         for counter in (self.place, self.column, self.step):
             counter.add_(1)
 
-    def run(self) -> None:
-        self._advance()  # as it is: the first call of anything may set things up, which no graph may do
-        advance = _recorded(self._advance) if self.token.is_cuda and self.steps > LOOK else self._advance
-        for step in range(1, self.steps):
-            if step % LOOK == 0 and bool(self.ended.all()):
-                break
-            advance()
+    def _advance(self) -> None:
+        self._note()
+        self._look()
+
+    def run(self, *, last: bool) -> None:
+        """`last`: nothing comes after these tokens, so the model need not look at the final one."""
+        forwards = self.steps - last
+        if forwards > 0:
+            self._note()
+            recordable = _runs_alone(self._look, self.token.device) and forwards > LOOK
+            advance = _recorded(self._advance, self.token.device) if recordable else self._advance
+            for step in range(1, forwards):
+                if step % LOOK == 0 and bool(self.ended.all()):
+                    return
+                advance()
+        if last:
+            self._note()
 
     def going_on(self) -> Rows:
         """The rows that have not ended, with what they have seen."""
@@ -153,11 +180,40 @@ def _widened(layers: list[tuple[Tensor, Tensor]], width: int) -> Iterator[tuple[
         yield pad(keys, room), pad(values, room)  # (n, heads, width, d)
 
 
-def _recorded(step: Callable[[], None]) -> Callable[[], None]:
+def _runs_alone(step: Callable[[], None], device: torch.device) -> bool:
+    """Takes a step as it is, since the first call of anything may set things up, which no graph may do.
+
+    Whether a graph can be made of it: on a GPU, if that never waits for the host (some mixtures of experts
+    make it wait).
+    """
+    if device.type != "cuda":
+        step()
+        return False
+    before = torch.cuda.get_sync_debug_mode()
+    try:
+        torch.cuda.set_sync_debug_mode("error")
+        step()
+    except RuntimeError as error:
+        if "synchroniz" not in str(error):
+            raise
+        torch.cuda.set_sync_debug_mode(before)
+        step()
+        return False
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+    return True
+
+
+def _recorded(step: Callable[[], None], device: torch.device) -> Callable[[], None]:
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.device(device), torch.cuda.graph(graph, stream=_recording_stream(device)):
         step()
     return graph.replay
+
+
+@cache
+def _recording_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def grouped_attention(
@@ -174,7 +230,8 @@ def grouped_attention(
     `query` is (n, heads, tokens, d), `key` and `value` (n, shared heads, columns, d).
     """
     count, heads, tokens, size = query.shape
-    if tokens > 1:
+    unlike = attention_mask is not None and attention_mask.shape[1] > 1  # heads that see different things
+    if tokens > 1 or unlike or kwargs.get("position_bias") is not None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
     rows = query.reshape(count, key.shape[1], -1, size)
     found = scaled_dot_product_attention(rows, key, value, attn_mask=attention_mask, scale=scaling)

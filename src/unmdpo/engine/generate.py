@@ -50,6 +50,7 @@ class Generator:
         self._ends = self._end_tokens()
         if model.config._attn_implementation == "flex_attention":
             model.set_attn_implementation("sdpa")  # one token at a time is not what flex is for
+        self._ours = can_decode(model)
 
     def batches(self, prompts: Sequence[Prompt]) -> list[list[int]]:
         """Prompts of like length, longest first, each batch within the budget."""
@@ -67,8 +68,8 @@ class Generator:
     @torch.no_grad()
     def _batch(self, members: list[int]) -> list[Generation]:
         tokens, mask = padded([self.rows[i] for i in members], self._pad, "left")
-        with _without_cudnn_attention():
-            if can_decode(self.model):
+        with without_cudnn_attention():
+            if self._ours:
                 limit = self.settings.max_new_tokens
                 written = decode(self.model, tokens, mask, limit, self._ends, self._pad)
             else:
@@ -113,12 +114,17 @@ def default_budget(model: PreTrainedModel) -> int:
     again."""
     if model.device.type != "cuda":
         return 32_768
-    config = model.config.get_text_config()
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    each = 2 * config.num_hidden_layers * heads * width * model.dtype.itemsize  # bytes for a token
     free, _ = torch.cuda.mem_get_info(model.device)
-    return int(min(262_144, 2 ** int(math.log2(max(free / 3 / each, 1024)))))
+    return int(min(262_144, 2 ** int(math.log2(max(free / 3 / token_bytes(model), 1024)))))
+
+
+@torch.no_grad()
+def token_bytes(model: PreTrainedModel) -> int:
+    """What the model keeps for each token it has seen, measured on one."""
+    seen = model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=model.device), use_cache=True)
+    layers = getattr(getattr(seen, "past_key_values", None), "layers", [])
+    kept = [getattr(layer, name, None) for layer in layers for name in ("keys", "values")]
+    return max(1, sum(tensor.nbytes for tensor in kept if isinstance(tensor, Tensor)))
 
 
 @contextlib.contextmanager
@@ -134,7 +140,7 @@ def _plain_generation(model: PreTrainedModel) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _without_cudnn_attention() -> Iterator[None]:
+def without_cudnn_attention() -> Iterator[None]:
     """It plans anew for every length, so for every token of a growing cache: five times slower."""
     cudnn = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
     torch.backends.cuda.enable_cudnn_sdp(False)

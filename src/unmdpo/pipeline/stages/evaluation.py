@@ -30,9 +30,13 @@ def generation(job: Job) -> Notes:
     if "policy" in job.inputs:
         weights = replace(source, path=str(job.inputs["policy"].file("model")), revision=None, gguf_file=None)
     model = load_model(weights, device=device, dtype=compute_dtype(device))
-    settings = GenerationSettings(max_new_tokens=job.settings["max_new_tokens"])
+    path, budget = job.folder / "batches.jsonl", job.folder / "budget.json"
+    settings = GenerationSettings(
+        max_new_tokens=job.settings["max_new_tokens"],
+        token_budget=json.loads(budget.read_text("utf-8")) if budget.exists() else None,
+    )
     generator = Generator(model, make_encoder(source, max_length=2**31), settings)
-    path = job.folder / "batches.jsonl"
+    write_json(budget, generator.budget)  # free memory may differ next time, and batches with it
     done = [line["batch"] for line in read_lines(path)]
     write_lines(path, ({"batch": batch} for batch in done))
     answered = {made["prompt"] for batch in done for made in batch}
@@ -42,6 +46,7 @@ def generation(job: Job) -> Notes:
             file.write(json.dumps({"batch": done[-1]}, ensure_ascii=False) + "\n")
             file.flush()
     path.unlink()
+    budget.unlink()
     ordered = sorted((made for batch in done for made in batch), key=lambda made: int(made["prompt"]))
     rows = [{"prompt_hash": panel.hashes[made["prompt"]]} | made for made in ordered]
     write_lines(job.folder / "generations.jsonl", rows)
