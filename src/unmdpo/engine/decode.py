@@ -1,9 +1,9 @@
 """Greedy decoding of one batch, fast enough that writing answers is the small part of an evaluation.
 
-Four things make it fast, none of which changes what is computed: keys and values lie in columns laid out for a stretch of tokens
-at once, so that nothing is copied at each token; heads that share keys read them once; rows that have ended
-leave at the end of a stretch; and on a GPU each token is one replay of a recorded graph, because hundreds of
-small kernels started from Python would keep it waiting.
+Four things make it fast, none of which changes what is computed: keys and values lie in columns laid out
+for a stretch of tokens at once, so that nothing is copied at each token; heads that share keys read them
+once; rows that have ended leave at the end of a stretch; and on a GPU each token is one replay of a
+recorded graph, because hundreds of small kernels started from Python would keep it waiting.
 """
 
 import contextlib
