@@ -17,6 +17,15 @@ COMMAND = [sys.executable, "-c", "from unmdpo.cli import main; main()", "run"]
 TRAINING = {"updates": 400, "batch": 8, "learning_rate": 1e-3, "warmup": 1}
 
 
+@pytest.fixture
+def interruptible():
+    """A shell's background jobs ignore SIGINT, and the tests may be one."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_signals_are_noted_and_handlers_come_back():
     before = signal.getsignal(signal.SIGTERM)
     with StopRequests() as stop:
