@@ -332,6 +332,7 @@ def test_what_no_run_refers_to_is_found(folder, tmp_path):
     run = execute(open_run(recipe(folder), store), until="encoded")
     assert unreferenced(store) == {}
     shutil.rmtree(run.folder)
+    (store.root / "artifacts" / "comparisons" / ".DS_Store").write_bytes(b"left by a file browser")
     found = unreferenced(store)
     assert found.keys() == {run.stages[name].place for name in ("comparisons", "encoded")}
     assert all(size > 0 for size in found.values())

@@ -33,8 +33,9 @@ def can_decode(model: torch.nn.Module) -> bool:
         return False  # wrapped, or split
     if not model._supports_attention_backend or model.config._attn_implementation != "sdpa":
         return False
-    positions_change = str(getattr(model.config, "rope_parameters", ""))  # with length, so old keys are wrong
-    return _plain_memory(model) and not any(kind in positions_change for kind in ("longrope", "dynamic"))
+    rope = str(getattr(model.config.get_text_config(), "rope_parameters", ""))
+    changing = "longrope" in rope or "dynamic" in rope  # with length, so that old keys would be wrong
+    return _plain_memory(model) and not changing
 
 
 def _plain_memory(model: PreTrainedModel) -> bool:

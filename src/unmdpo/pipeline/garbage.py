@@ -18,13 +18,13 @@ def unreferenced(store: Store) -> dict[str, int]:
             kept |= {place for stage in stages.values() for place in stage["inputs"].values()}
         except (ValueError, KeyError) as error:
             raise UserError(f"{record}: not readable, so nothing is called unreferenced: {error}") from error
-    places = {f"{path.parent.name}/{path.name}": path for path in (store.root / "artifacts").glob("*/*")}
-    return {place: _size(places[place]) for place in sorted(places) if place not in kept}
+    found = {f"{path.parent.name}/{path.name}": path for path in _folders(store.root / "artifacts", "*/*")}
+    return {place: _size(path) for place, path in found.items() if place not in kept}
 
 
 def quarantined(store: Store) -> dict[str, int]:
     """Place → bytes."""
-    return {f"{QUARANTINE}/{path.name}": _size(path) for path in sorted((store.root / QUARANTINE).glob("*"))}
+    return {f"{QUARANTINE}/{path.name}": _size(path) for path in _folders(store.root / QUARANTINE, "*")}
 
 
 def discard(store: Store, place: str) -> None:
@@ -32,6 +32,11 @@ def discard(store: Store, place: str) -> None:
         shutil.rmtree(store.root / place)
     else:
         store.remove(place)
+
+
+def _folders(root: Path, pattern: str) -> list[Path]:
+    """Without files that something else left there."""
+    return sorted(path for path in root.glob(pattern) if path.is_dir())
 
 
 def _size(folder: Path) -> int:
