@@ -25,8 +25,8 @@ browser:
 
 # The fault matrix in full: some twenty minutes. `make test` has a short version.
 soak: $(READY)
-	UNMDPO_FUZZ=40 $(BIN)/pytest tests/test_fuzz.py --timeout 3600
-	UNMDPO_SOAK=1 $(BIN)/pytest tests/test_rank_loss.py -n 0
+	UNMDPO_FUZZ=40 $(BIN)/pytest tests/fuzz --timeout 3600
+	$(BIN)/pytest tests/soak -n 0
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -u -m tests.soak
 
 # The site in site/, every link checked.
@@ -41,10 +41,10 @@ lint: $(READY)
 typecheck: $(READY)
 	$(BIN)/mypy
 
-# Tests that start a cluster of their own come last and by themselves: it gives up on a busy machine.
+# Tests that start a cluster or ranks of their own come last and by themselves.
 unit: $(READY)
-	$(BIN)/pytest -m 'not alone'
-	$(BIN)/pytest -m alone -n 0
+	$(BIN)/pytest -m 'not alone and not soak'
+	$(BIN)/pytest -m 'alone and not soak' -n 0
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

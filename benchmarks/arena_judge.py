@@ -20,9 +20,9 @@ from typing import Any
 import torch
 
 from unmdpo.data.identity import Message, prompt_hash
-from unmdpo.engine.judge import RewardModel
-from unmdpo.engine.models import ModelSource
+from unmdpo.engine.inference.judges import RewardModel
 from unmdpo.engine.ranks import local_device
+from unmdpo.engine.settings import ModelSource
 
 PAIRS_OF_A_PROMPT, SEED = 24, 42
 
@@ -126,7 +126,7 @@ def main() -> None:
     taught = [pair for pair in pairs if not pair.is_held_out]
     random.Random(SEED).shuffle(taught)
     learned = train(given.model, taught[: given.pairs], given.out, given.batch, given.rate)
-    judge = RewardModel(ModelSource(str(given.out)), local_device())
+    judge = RewardModel(ModelSource(path=str(given.out)), local_device())
     found: dict[str, Any] = {"trained on": learned}
     found["held out"] = accuracy(judge, [pair for pair in pairs if pair.is_held_out])
     if given.check is not None:

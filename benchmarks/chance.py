@@ -14,13 +14,12 @@ from typing import Any
 
 import torch
 import yaml
-from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from unmdpo.pipeline.common import PromptIndex, strengths
-from unmdpo.pipeline.stages.data import TRAIN
-from unmdpo.pipeline.tables import read_comparisons
+from unmdpo.pipeline.artifacts import COMPARISONS, EMBEDDINGS, EVIDENCE, PROMPTS
+from unmdpo.pipeline.store import Artifact
+from unmdpo.pipeline.units import PromptIndex, strengths
 from unmdpo.scale import Rows, Units, make_estimator
 from unmdpo.scale.base import FrozenScale
 from unmdpo.scale.features import count_sketch
@@ -43,20 +42,20 @@ def read(store: Path, run: str, scale: str) -> tuple[Units, Rows]:
     stages = json.loads((store / "runs" / run / "run.json").read_text("utf-8"))["stages"]
     recipe: dict[str, Any] = yaml.safe_load((store / "runs" / run / "recipe.yaml").read_text("utf-8"))
 
-    def file(stage: str, name: str) -> Path:
-        return store / "artifacts" / str(stages[stage]["place"]) / name
+    def artifact(stage: str) -> Artifact:
+        return Artifact(store / "artifacts" / str(stages[stage]["place"]))
 
-    rows = read_comparisons(file("comparisons", TRAIN))
-    index, oof = PromptIndex.of(rows), load_file(file("oof", "oof.safetensors"))
-    embeddings = load_file(file("features", "embeddings.safetensors"))["embeddings"]
-    hashes = json.loads(file("features", "prompts.json").read_text("utf-8"))
-    places = {name: place for place, name in enumerate(hashes)}
+    rows = COMPARISONS.load(artifact("comparisons"))
+    index, evidence = PromptIndex.of(rows), EVIDENCE.load(artifact("oof"))
+    places = {name: place for place, name in enumerate(PROMPTS.load(artifact("features")))}
     pilots, of = recipe["pilots"], [places[name] for name in index.hashes]
     units = Units(
-        count_sketch(embeddings[of]), index.domains(rows), index.folds(pilots["folds"], pilots["fold_seed"])
+        count_sketch(EMBEDDINGS.load(artifact("features"))[of]),
+        index.domains(rows),
+        index.folds(pilots["folds"], pilots["fold_seed"]),
     )
-    evidence = oof["evidence_ln" if recipe["scales"][scale]["length_normalized"] else "evidence"]
-    return units, Rows(index.of_row, evidence, strengths(rows), valid=oof["valid"])
+    values = evidence.of(recipe["scales"][scale]["length_normalized"])
+    return units, Rows(index.of_row, values, strengths(rows), valid=evidence.valid)
 
 
 def main() -> None:

@@ -10,8 +10,8 @@ import json
 
 import torch
 
-from unmdpo.engine import scoring
 from unmdpo.engine.bench import BenchSettings, bench
+from unmdpo.engine.pairs import scorer
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--kernel-options", help="FlexAttention's block sizes as JSON; {} for its own")
     given = parser.parse_args()
     if given.kernel_options is not None:
-        scoring.HOPPER_BLOCKS = json.loads(given.kernel_options)
+        scorer.HOPPER_BLOCKS = json.loads(given.kernel_options)
     settings = BenchSettings(
         model=given.model,
         batch=given.batch,

@@ -22,16 +22,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
 from benchmarks.data import write_rows
+from unmdpo.files import write_lines
 from unmdpo.lab import model_folder
-from unmdpo.pipeline.common import PromptIndex
-from unmdpo.pipeline.run import Run, describe, finished_inputs, make, open_run
+from unmdpo.pipeline.artifacts import (
+    COMPARISONS,
+    EMBEDDINGS,
+    GENERATIONS,
+    HELD_OUT,
+    METRICS,
+    PROMPTS,
+    REFERENCE,
+    HeldOut,
+)
+from unmdpo.pipeline.executors.making import make_here, manifest_head
+from unmdpo.pipeline.run import Run, open_run
 from unmdpo.pipeline.stage import Stage
-from unmdpo.pipeline.stages.data import TRAIN
-from unmdpo.pipeline.store import Store, write_json
-from unmdpo.pipeline.tables import Panel, read_comparisons, write_lines
+from unmdpo.pipeline.store import Store
+from unmdpo.pipeline.units import PromptIndex
 from unmdpo.pipeline.verify import verify
 from unmdpo.recipe import Recipe
 from unmdpo.report.page import write_report
@@ -78,36 +87,34 @@ def recipe(folder: Path, panel: int) -> Recipe:
 # --- What a GPU would have made -----------------------------------------------------------------------
 
 
-def _reference(run: Run, stage: Stage, folder: Path, rng: torch.Generator) -> None:
+def _reference(run: Run, stage: Stage[Any], folder: Path, rng: torch.Generator) -> None:
     count = run.artifact("encoded").manifest["notes"]["pairs"]
-    save_file({"logps": -100 - 10 * torch.randn(count, 2, generator=rng)}, folder / "reference.safetensors")
+    REFERENCE.save(folder, -100 - 10 * torch.randn(count, 2, generator=rng))
 
 
-def _features(run: Run, stage: Stage, folder: Path, rng: torch.Generator) -> None:
-    hashes = PromptIndex.of(read_comparisons(run.artifact("comparisons").file(TRAIN))).hashes
-    save_file(
-        {"embeddings": torch.randn(len(hashes), WIDTH, generator=rng)}, folder / "embeddings.safetensors"
-    )
-    write_json(folder / "prompts.json", hashes)
+def _features(run: Run, stage: Stage[Any], folder: Path, rng: torch.Generator) -> None:
+    rows = COMPARISONS.load(run.artifact("comparisons"))
+    hashes = PromptIndex.of(rows).hashes
+    EMBEDDINGS.save(folder, torch.randn(len(hashes), WIDTH, generator=rng))
+    PROMPTS.save(folder, hashes)
 
 
-def _pilot(run: Run, stage: Stage, folder: Path, rng: torch.Generator) -> None:
-    index = PromptIndex.of(read_comparisons(run.artifact("comparisons").file(TRAIN)))
-    folds = index.folds(stage.settings["folds"], stage.settings["fold_seed"])[index.of_row]
-    rows = (folds == stage.settings["fold"]).nonzero().flatten()
-    logps = -100 - 10 * torch.randn(len(rows), 2, generator=rng)
-    save_file({"rows": rows, "logps": logps}, folder / "held-out.safetensors")
+def _pilot(run: Run, stage: Stage[Any], folder: Path, rng: torch.Generator) -> None:
+    comparisons = COMPARISONS.load(run.artifact("comparisons"))
+    index = PromptIndex.of(comparisons)
+    folds = index.folds(stage.settings.folds, stage.settings.fold_seed)[index.of_row]
+    rows = (folds == stage.settings.fold).nonzero().flatten()
+    HELD_OUT.save(folder, HeldOut(rows, -100 - 10 * torch.randn(len(rows), 2, generator=rng)))
 
 
-def _policy(run: Run, stage: Stage, folder: Path, rng: torch.Generator) -> None:
+def _policy(run: Run, stage: Stage[Any], folder: Path, rng: torch.Generator) -> None:
     rows = ({"update": n, "loss": 0.7 - n / 1000, "rewards/accuracies": 0.5} for n in range(UPDATES))
-    write_lines(folder / "metrics.jsonl", rows)
+    write_lines(folder / METRICS.name, rows)
 
 
-def _generation(run: Run, stage: Stage, folder: Path, rng: torch.Generator) -> None:
-    panel = Panel.read(run.artifact("panel[panel]").file("panel.json"))
+def _generation(run: Run, stage: Stage[Any], folder: Path, rng: torch.Generator) -> None:
     words = random.Random(stage.key)
-    rows = (
+    rows = [
         {
             "prompt_hash": name,
             "prompt": n,
@@ -115,12 +122,12 @@ def _generation(run: Run, stage: Stage, folder: Path, rng: torch.Generator) -> N
             "tokens": 9,
             "finished": True,
         }
-        for n, name in enumerate(panel.hashes)
-    )
-    write_lines(folder / "generations.jsonl", rows)
+        for n, name in enumerate(run.panel("panel").hashes)
+    ]
+    GENERATIONS.save(folder, rows)
 
 
-PRETENDED: dict[str, Callable[[Run, Stage, Path, torch.Generator], None]] = {
+PRETENDED: dict[str, Callable[[Run, Stage[Any], Path, torch.Generator], None]] = {
     "reference": _reference,
     "features": _features,
     "pilot": _pilot,
@@ -129,12 +136,12 @@ PRETENDED: dict[str, Callable[[Run, Stage, Path, torch.Generator], None]] = {
 }
 
 
-def pretend(run: Run, stage: Stage) -> None:
+def pretend(run: Run, stage: Stage[Any]) -> None:
     def work(folder: Path) -> dict[str, Any]:
         PRETENDED[stage.kind.name](run, stage, folder, torch.Generator().manual_seed(len(stage.name)))
         return {}
 
-    run.store.make(stage.place, describe(run, stage, finished_inputs(run, stage)), work)
+    run.store.make(stage.place, manifest_head(run, stage, run.inputs_of(stage)), work)
 
 
 # --- Measuring ----------------------------------------------------------------------------------------
@@ -160,7 +167,7 @@ def _measured(folder: Path, panel: int, what: str, results: Any) -> None:
         problems = [finding for finding in verify(run) if finding.problem]
         assert not problems, problems[:3]
     else:
-        make(run, run.stages[what], lambda text: None)
+        make_here(run, run.stages[what], lambda text: None)
     seconds = time.perf_counter() - started
     results.put((seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20))
 
@@ -180,7 +187,7 @@ def at(rows: int, size: float) -> dict[str, tuple[float, float]]:
             elif stage.kind.name != "judgement" or stage.name == "judgement[dpo,panel]":
                 found[stage.name] = measure(folder, panel, stage.name)
             else:
-                make(run, stage, lambda text: None)
+                make_here(run, stage, lambda text: None)
         for what in ("report", "verify"):
             found[what] = measure(folder, panel, what)
     return found

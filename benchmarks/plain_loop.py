@@ -15,13 +15,13 @@ import torch
 from torch.nn.functional import softplus
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from unmdpo.engine.encode import EncodedPair, EncodedPairs, Tokens
-from unmdpo.engine.padded import PaddedBatch
-from unmdpo.engine.rows import TrainingData
-from unmdpo.engine.schedule import batch_of
-from unmdpo.engine.score import score
-from unmdpo.engine.scoring import PairScorer
-from unmdpo.engine.train import ObjectiveChoice, Trainer, TrainingSettings
+from unmdpo.engine.pairs.encode import EncodedPair, EncodedPairs, Tokens
+from unmdpo.engine.pairs.padding import PaddedBatch
+from unmdpo.engine.pairs.scorer import PairScorer, score
+from unmdpo.engine.settings import ObjectiveChoice, TrainingSettings
+from unmdpo.engine.training.data import TrainingData
+from unmdpo.engine.training.schedule import batch_of
+from unmdpo.engine.training.trainer import Trainer
 
 UPDATES, WARM_UP, PAIRS = 12, 2, 512
 
@@ -67,7 +67,7 @@ def median_ms(seconds: list[float]) -> float:
 
 def ours(world: World, model: PreTrainedModel, data: TrainingData) -> float:
     settings = TrainingSettings(updates=UPDATES, batch=world.batch)
-    trainer, seconds = Trainer(PairScorer(model), data, ObjectiveChoice("dpo"), settings), []
+    trainer, seconds = Trainer(PairScorer(model), data, ObjectiveChoice(name="dpo"), settings), []
     for _ in range(UPDATES):
         started = time.perf_counter()
         trainer.step()

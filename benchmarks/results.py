@@ -18,7 +18,7 @@ from scipy.special import expit
 from scipy.stats import spearmanr
 from sklearn.linear_model import LogisticRegression
 
-from unmdpo.pipeline.tables import read_lines
+from unmdpo.files import read_lines
 from unmdpo.stats.evaluation import Judged, Resamples, compare
 
 MAIN, PANELS, RESAMPLES = "smollm2-135m", ("alpaca", "feedback"), 400

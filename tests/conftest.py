@@ -1,4 +1,4 @@
-"""Small files in the shapes met in the wild, and a Hypothesis profile that gives the same run twice."""
+"""What every test gets: no network, one thread, repeatable Hypothesis, and marks by folder."""
 
 import gzip
 import json
@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import settings
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything reads it: tests need no network
@@ -14,19 +15,18 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread for each of pytest's
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=60)
 settings.load_profile("repeatable")
 
+HERE = Path(__file__).parent
+MARKED_FOLDERS = ("gpu", "soak", "fuzz")
 
-def helpsteer3_row(prompt="Why is the sky blue?", label=-2, votes=(-2, -1, -3), **changes):
-    return {
-        "domain": "general",
-        "language": "english",
-        "context": [{"role": "user", "content": prompt}],
-        "response1": f"Rayleigh scattering, for: {prompt}",
-        "response2": f"Because it is, for: {prompt}",
-        "overall_preference": label,
-        "individual_preference": [
-            {"score": v, "reasoning": "r", "feedback1": "a", "feedback2": "b"} for v in votes
-        ],
-    } | changes
+
+def pytest_collection_modifyitems(items):
+    """Tests in these folders carry the folder's mark; those that need a GPU are skipped without one."""
+    for item in items:
+        folder = item.path.relative_to(HERE).parts[0]
+        if folder in MARKED_FOLDERS:
+            item.add_marker(folder)
+        if folder == "gpu" and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="needs a GPU"))
 
 
 @pytest.fixture

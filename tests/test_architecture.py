@@ -1,63 +1,60 @@
-"""The house has floors: imports only go down."""
+"""The house has floors: imports only go down, lazy ones too, and no two modules import each other."""
 
 import ast
 import sys
 from pathlib import Path
 
+import networkx as nx
+
 import unmdpo
 
 ROOT = Path(unmdpo.__file__).parent
+TESTS = Path(__file__).parent
 
-# Rooms that may be imported by each room, besides the ground (errors, nearest, scores).
-GROUND = {"errors", "nearest", "scores", "catalog", "adamw"}
-FLOOR_0 = {"data", "objectives", "scale", "stats"}
-FLOOR_1 = {"engine", "audit", "lab"}
-FLOORS: list[set[str]] = [GROUND, FLOOR_0, FLOOR_1, {"pipeline"}, {"report", "integrations"}]
-TOP = {"yamls", "recipe", "recipes", "cli"}  # may use everything; `pipeline` may read a recipe
+# Rooms on one floor do not import each other; the ground's own order is in `test_no_circles`.
+GROUND = {"errors", "files", "settings", "placement", "catalog", "adamw"}
+FLOORS: list[set[str]] = [
+    GROUND,
+    {"data", "objectives", "scale", "stats"},
+    {"engine", "audit", "lab"},
+    {"recipe"},
+    {"pipeline"},
+    {"experiments"},
+    {"report", "integrations"},
+    {"cli"},
+]
+LIGHT = {"errors", "files", "settings", "placement", "catalog", "recipe", "cli"}  # no torch at the top
+HEAVY = {"torch", "transformers", "datasets", "pandas"}
 
 # What each room may use besides the standard library and the rooms below.
 LIBRARIES = {
     "errors": set(),
-    "nearest": set(),
-    "scores": {"torch"},
-    "catalog": set(),
+    "files": set(),
+    "settings": {"pydantic", "pydantic_core"},
+    "placement": {"torch"},
+    "catalog": {"torch", "pydantic"},
     "adamw": {"torch"},
-    "data": {"numpy", "pyarrow", "datasets"},
+    "data": {"numpy", "pyarrow", "datasets", "pydantic"},
     "objectives": {"torch", "scipy"},
     "scale": {"torch", "numpy", "safetensors"},
     "stats": {"numpy", "scipy", "sklearn"},
     "audit": {"numpy", "scipy"},
     "lab": set(),
-    "engine": {"torch", "numpy", "jinja2", "transformers", "safetensors", "peft", "wandb", "openai"},
-    "pipeline": {
-        "torch",
-        "numpy",
-        "scipy",
-        "transformers",
-        "tokenizers",
-        "safetensors",
-        "pyarrow",
-        "filelock",
-        "ray",
+    "engine": {
+        "torch", "numpy", "jinja2", "transformers", "safetensors", "peft", "wandb", "openai", "pydantic",
     },
-    "report": {"numpy", "safetensors", "jinja2", "markupsafe"},
+    "recipe": {"pydantic", "yaml"},
+    "pipeline": {"torch", "numpy", "transformers", "safetensors", "pyarrow", "filelock", "ray"},
+    "experiments": {"torch", "numpy", "scipy", "transformers", "tokenizers"},
+    "report": {"numpy", "jinja2", "markupsafe"},
     "integrations": {"torch", "trl", "datasets", "packaging"},
-    "yamls": {"yaml"},
-    "recipe": {"pydantic", "pydantic_core", "yaml"},
-    "recipes": {"pydantic"},
     "cli": {"typer", "rich"},
-}
-
-HEAVY_AT_TOP = {"torch", "transformers", "datasets", "pandas"}
+}  # fmt: skip
 
 
 def allowed(room: str) -> set[str]:
-    if room in TOP:
-        return set().union(*FLOORS, TOP)
     level = next(i for i, floor in enumerate(FLOORS) if room in floor)
-    below = set().union(*FLOORS[:level])
-    same = GROUND if level == 0 else set()
-    return below | same | ({"recipe", "recipes"} if room == "pipeline" else set())
+    return set().union(*FLOORS[:level]) | (GROUND if level == 0 else set())
 
 
 def modules():
@@ -67,7 +64,18 @@ def modules():
         yield relative, room, ast.parse(path.read_text("utf-8"))
 
 
+def for_types_only(tree: ast.AST) -> set[ast.AST]:
+    """Imports below `if TYPE_CHECKING`, which never happen."""
+    blocks = (
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    )
+    return {inner for block in blocks for inner in ast.walk(block)}
+
+
 def imported(tree: ast.AST):
+    """Every import with its node, wherever it stands."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node) for alias in node.names)
@@ -79,9 +87,11 @@ def imported(tree: ast.AST):
                 yield node.module or "", node
 
 
-def test_every_room_has_a_floor():
-    known = set().union(*FLOORS, TOP, {"__init__"})
-    assert {room for _, room, _ in modules()} <= known
+def test_every_room_has_a_floor_and_says_what_it_is_for():
+    known = set().union(*FLOORS, {"__init__"})
+    for path, room, tree in modules():
+        assert room in known, path
+        assert ast.get_docstring(tree), f"{path} has no docstring"
 
 
 def test_imports_only_go_down():
@@ -89,10 +99,33 @@ def test_imports_only_go_down():
         f"{path} imports {name}"
         for path, room, tree in modules()
         if room != "__init__"
-        for name, _ in imported(tree)
-        if name.startswith("unmdpo.") and name.split(".")[1] not in {room, *allowed(room)}
+        for name, node in imported(tree)
+        if name.startswith("unmdpo.")
+        and name.split(".")[1] not in {room, *allowed(room)}
+        and node not in for_types_only(tree)
     ]
     assert not climbing
+
+
+def test_no_circles():
+    """Between modules, with lazy imports counted and imports for types left out."""
+    names = {
+        ".".join(["unmdpo", *path.with_suffix("").parts]).removesuffix(".__init__"): tree
+        for path, _, tree in modules()
+    }
+    graph = nx.DiGraph()
+    for name, tree in names.items():
+        never = for_types_only(tree)
+        for node in ast.walk(tree):
+            if node in never or not isinstance(node, ast.Import | ast.ImportFrom):
+                continue
+            wanted = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                wanted = [f"{node.module}.{alias.name}" for alias in node.names]
+                wanted = [target if target in names else node.module for target in wanted]
+            graph.add_edges_from((name, target) for target in wanted if target in names and target != name)
+    circles = [sorted(group) for group in nx.strongly_connected_components(graph) if len(group) > 1]
+    assert not circles
 
 
 def test_each_room_uses_its_own_libraries():
@@ -110,15 +143,45 @@ def test_the_check_itself_refuses_a_climb():
     assert "audit" not in allowed("data")
     assert "stats" not in allowed("data")  # neighbours on one floor do not import each other
     assert "cli" not in allowed("audit")
-    assert {"data", "stats", "scores"} <= allowed("audit")
+    assert {"data", "stats", "placement"} <= allowed("audit")
 
 
-def test_commands_import_nothing_heavy_at_the_top():
+def test_light_rooms_import_nothing_heavy():
     heavy = [
         f"{path}: {name}"
         for path, room, tree in modules()
-        if room in {"cli", "errors", "nearest"}
+        if room in LIGHT
         for name, node in imported(tree)
-        if name.split(".")[0] in HEAVY_AT_TOP and node in tree.body
+        if name.split(".")[0] in HEAVY and node in tree.body
     ]
     assert not heavy
+
+
+def test_files_and_functions_stay_small():
+    for path, _, tree in modules():
+        lines = (ROOT / path).read_text("utf-8").count("\n")
+        assert lines <= 310, f"{path} has {lines} lines: make two rooms of it"
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                length = node.end_lineno - node.lineno
+                assert length <= 70, f"{path}: {node.name} has {length} lines"
+
+
+def test_tests_share_only_worlds():
+    """No test file imports another, so that any of them can be moved or read by itself."""
+    sharing = [
+        f"{path.relative_to(TESTS)} imports {name}"
+        for path in sorted(TESTS.rglob("*.py"))
+        for name, _ in imported(ast.parse(path.read_text("utf-8")))
+        if name.startswith("tests") and not name.startswith("tests.worlds")
+    ]
+    assert not sharing
+
+
+def test_tests_mirror_the_source():
+    ours = {"worlds", "gpu", "soak", "fuzz"}
+    folders = {
+        path.parent.relative_to(TESTS).as_posix() for path in TESTS.rglob("test_*.py") if path.parent != TESTS
+    }
+    missing = [folder for folder in folders if folder not in ours and not (ROOT / folder).is_dir()]
+    assert not missing

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from unmdpo.lab import model_folder
-from unmdpo.lab.export import write
+from unmdpo.lab.shapes import write
 from unmdpo.lab.world import Knobs, World
 
 DOCS = Path(__file__).parent.parent / "docs"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
-from tests.pipeline_world import write_data, write_model
-from unmdpo.recipes import load_recipe
+from tests.worlds.pipeline import write_data, write_model
+from unmdpo.recipe import load_recipe
 
 README = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
 RUN, LOSS = re.findall(r"```python\n(.*?)```", README, flags=re.S)
@@ -36,7 +36,7 @@ def test_a_run_from_python(tmp_path, monkeypatch, capsys):
     here = [
         "model.path=model", "data={source: helpsteer3, path: pairs.jsonl, validation: {fraction: 0.25}}",
         "training.batch=8", "pilots={folds: 2, updates: 1}", "evaluation.panels.held-out.size=3",
-        "evaluation.judge={function: 'tests.pipeline_world:longest'}", "evaluation.max_new_tokens=4",
+        "evaluation.judge={function: 'tests.worlds.pipeline:longest'}", "evaluation.max_new_tokens=4",
     ]  # fmt: skip
     path = tmp_path / "mine.yaml"
     path.write_text(RECIPE)

@@ -12,13 +12,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from tests.pipeline_world import recipe, world
+from tests.worlds.pipeline import recipe, world
 from unmdpo.cli import app
 from unmdpo.data import load_comparisons
 from unmdpo.errors import UserError, printable
-from unmdpo.pipeline.run import execute, open_run
+from unmdpo.pipeline.executors import execute
+from unmdpo.pipeline.run import open_run
 from unmdpo.pipeline.store import Store
-from unmdpo.recipes import load_recipe
+from unmdpo.recipe import load_recipe
 from unmdpo.report.page import write_report
 
 SOURCES = Path(__file__).parent.parent / "src" / "unmdpo"

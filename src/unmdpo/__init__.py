@@ -13,8 +13,9 @@ def run(
     recipe: str | Path, *overrides: str, store: str | Path = "unmdpo-store", until: str | None = None
 ) -> "Run":
     """Does everything a recipe names (a packaged name or a YAML file) and gives the finished run."""
-    from unmdpo.pipeline.run import execute, open_run  # noqa: PLC0415 - `import unmdpo` stays light
+    from unmdpo.pipeline.executors import execute  # noqa: PLC0415 - `import unmdpo` stays light
+    from unmdpo.pipeline.run import open_run  # noqa: PLC0415
     from unmdpo.pipeline.store import Store  # noqa: PLC0415
-    from unmdpo.recipes import load_recipe  # noqa: PLC0415
+    from unmdpo.recipe import load_recipe  # noqa: PLC0415
 
     return execute(open_run(load_recipe(str(recipe), [*overrides]), Store(Path(store))), until=until)

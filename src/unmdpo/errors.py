@@ -1,14 +1,18 @@
-"""What the user can mend: every such error says what is wrong, where, and what to do."""
+"""Errors the user can fix: each one says what is wrong, where, and what to do about it."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from types import FrameType
+
+MAX_NAMES = 20
 
 
 class UserError(Exception):
-    """A mistake outside the program. The command shows it without a traceback, exit code 2."""
+    """A mistake outside the program. The command shows it without a traceback and exits with code 2."""
 
 
 class DataError(UserError):
-    """A row, or a file, that cannot be read. `where` names the file and, if known, the row."""
+    """A row or a file that cannot be read. `where` names the file and, if known, the row."""
 
     def __init__(self, where: object, problem: str) -> None:
         super().__init__(f"{where}: {problem}")
@@ -16,25 +20,36 @@ class DataError(UserError):
         self.problem = problem
 
 
-WAY_OUT = "what is finished is kept: mend it, and the same command goes on"
+RESUME_HINT = "finished work is kept: fix this and run the same command again"
 
 
-def told_of_disk(error: OSError, place: object = "the disk") -> str:
-    """Which path, what the system says of it, and what to do."""
-    return f"{error.filename or place}: {error.strerror or error}; {WAY_OUT}"
+def disk_problem(error: OSError, place: object = "the disk") -> str:
+    """Which path, what the system says about it, and what to do."""
+    return f"{error.filename or place}: {error.strerror or error}; {RESUME_HINT}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A clause to append to an error: the closest of `known`, or the whole list when none is close."""
+    names = sorted(set(known))
+    close = get_close_matches(name, names, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean '{close[0]}'?"
+    if len(names) > MAX_NAMES:
+        names = [*names[:MAX_NAMES], "…"]
+    return f"known: {', '.join(name[:60] for name in names)}" if names else "there are none"
 
 
 def printable(text: str) -> str:
-    """Text from files and models, safe for a terminal: control characters are shown, not obeyed."""
+    """Text from files and models, made safe for a terminal: control characters are shown, not obeyed."""
     return "".join(c if c in "\n\t" or c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 class UnmdpoWarning(UserWarning):
-    """Something the user should know, though the work goes on."""
+    """Something the user should know, although the work goes on."""
 
 
 class Stopped(BaseException):
-    """A signal asked for a stop, and what was at hand is safely on disk."""
+    """A signal asked for a stop, and the work in progress is safely on disk."""
 
     def __init__(self, signal: int) -> None:
         super().__init__(signal)
@@ -42,5 +57,5 @@ class Stopped(BaseException):
 
 
 def stop(number: int, frame: FrameType | None) -> None:
-    """A signal as an exception, so that whoever holds processes or locks lets them go."""
+    """A signal as an exception, so that processes and locks are released on the way out."""
     raise Stopped(number)

@@ -7,7 +7,7 @@ the evidence, and whether the held-out annotator shares their direction is the o
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +74,13 @@ class StrengthAudit:
     @property
     def passed(self) -> bool:
         return all(self.criterion.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        parts = {
+            part: result._asdict() | {"bins": [row._asdict() for row in result.bins]}
+            for part, result in (("train", self.train), ("development", self.development))
+        }
+        return {"audit": "strength", **vars(self), "passed": self.passed, **parts}
 
 
 def audit_strength(

@@ -10,12 +10,13 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from unmdpo.data.comparison import Comparisons
 from unmdpo.errors import UserError
-from unmdpo.scores import StrengthMap
+from unmdpo.placement import StrengthMap
 from unmdpo.stats.identification import ComparisonGraph, is_identified, kappa
 
 Edge = tuple[str, str, int]  # preferred, rejected, strength
@@ -43,6 +44,9 @@ class SupportAudit:
     kappa_median: float | None
     tau: float
     strength_map: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"audit": "support", **vars(self)}
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ import typer
 from typer.core import TyperGroup
 
 import unmdpo
-from unmdpo.cli import alpaca, audit, bench, lab, recipes, report, run
-from unmdpo.errors import Stopped, UnmdpoWarning, UserError, printable, stop, told_of_disk
+from unmdpo.cli import alpaca, audit, bench, inspect, lab, recipes, run
+from unmdpo.errors import Stopped, UnmdpoWarning, UserError, disk_problem, printable, stop
 
 
 class _Group(TyperGroup):
@@ -32,7 +32,7 @@ class _Group(TyperGroup):
         except OSError as error:
             if ctx.params.get("debug") or error.filename is None:
                 raise
-            _tell(told_of_disk(error))
+            _tell(disk_problem(error))
             raise typer.Exit(2) from error
         except (KeyboardInterrupt, Stopped) as error:
             raise typer.Exit(_stopped(error)) from error
@@ -40,7 +40,7 @@ class _Group(TyperGroup):
 
 def _stopped(error: BaseException) -> int:
     """One line, and the exit code that says which signal it was."""
-    typer.secho("stopped; what is done is kept, and the same command goes on from there", err=True)
+    typer.secho("stopped; finished work is kept, and the same command continues from there", err=True)
     return 128 + (error.signal if isinstance(error, Stopped) else signal.SIGINT)
 
 
@@ -61,12 +61,12 @@ app.add_typer(recipes.app, name="recipes")
 app.add_typer(lab.app, name="lab")
 app.command("demo")(lab.demo)
 app.command("run")(run.run)
-app.command("plan")(run.plan)
-app.command("verify")(run.verify)
-app.command("report")(report.report)
-app.command("gc")(run.gc)
-app.command("compare")(run.compare)
-app.command("scale")(run.scale)
+app.command("plan")(inspect.plan)
+app.command("verify")(inspect.verify)
+app.command("report")(inspect.report)
+app.command("gc")(inspect.gc)
+app.command("compare")(inspect.compare)
+app.command("scale")(inspect.scale)
 app.command("answers")(alpaca.answers)
 app.command("alpaca")(alpaca.alpaca)
 app.command("bench")(bench.bench)
@@ -106,5 +106,5 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # a terminal without τ shows ?, and the work goes on
     try:
         app()
-    except (KeyboardInterrupt, Stopped) as error:  # between two lines of the program, or before its first
+    except (KeyboardInterrupt, Stopped) as error:  # before or between commands
         sys.exit(_stopped(error))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from unmdpo.cli.run import HERE, Overrides, RecipeArgument, StoreOption
+from unmdpo.cli.run import HERE, Overrides, RecipeArgument, StoreOption, opened
 
 
 def alpaca(
@@ -48,11 +48,7 @@ def answers(
 ) -> None:
     """Write a policy's answers as AlpacaEval reads them."""
     from unmdpo.data.alpaca import write_outputs
-    from unmdpo.pipeline.run import open_run
-    from unmdpo.pipeline.store import Store
-    from unmdpo.recipes import load_recipe
 
-    opened = open_run(load_recipe(recipe, overrides or []), Store(store))
-    rows = opened.generations(policy, panel)
+    rows = opened(recipe, overrides, store).generations(policy, panel)
     write_outputs(out, policy, [(row["prompt"][-1].content, row["text"]) for row in rows], panel)
     typer.echo(f"{out}: {len(rows)} answers of {policy}")

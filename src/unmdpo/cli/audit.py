@@ -1,5 +1,6 @@
 """`unmdpo audit`: what preference data can and cannot tell, before training on it."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Audit preference data before training on it.", no_args_is_help=True)
 
 Data = Annotated[str, typer.Argument(help="A file, a folder or a Hub dataset.", metavar="DATA")]
-Source = Annotated[str, typer.Option(help="helpsteer2, helpsteer3, pandalm, preference, scored; or auto.")]
+Source = Annotated[str, typer.Option(help="A source's name; auto: by its columns.")]
 Revision = Annotated[str | None, typer.Option(help="Hub revision.")]
 Config = Annotated[str | None, typer.Option(help="Hub configuration, or a subfolder.")]
 MaxBadRows = Annotated[int, typer.Option(min=0, help="Go on past this many unreadable rows.")]
@@ -43,14 +44,18 @@ def support(
     """Could the margins of this data identify any prompt's scale? Counts pairs, cycles, contrasts."""
     from unmdpo.audit import audit_support
     from unmdpo.data import DataRef, PairRule, SourceSettings, StrengthRule, load_comparisons
-    from unmdpo.scores import StrengthMap
+    from unmdpo.placement import StrengthMap
+    from unmdpo.settings import resolve
 
     _check_target(json_file)
-    if pairs not in ("all", "neighbours"):
-        raise UserError(f"--pairs should be all or neighbours, not '{pairs}'")
+    given = {
+        "levels": levels,
+        "column": strength_column,
+        "thresholds": _numbers("--thresholds", thresholds),
+    }
     settings = SourceSettings(
-        strength=StrengthRule(levels, strength_column, _numbers("--thresholds", thresholds)),
-        pairing=PairRule("all" if pairs == "all" else "neighbours", min_gap),
+        strength=resolve(StrengthRule, given, "strength"),
+        pairing=resolve(PairRule, {"pairs": pairs, "min_gap": min_gap}, "pairing"),
     )
     ref = DataRef(data, None if split == "all" else split, revision, config)
     loaded = load_comparisons(ref, source=source, settings=settings, max_bad_rows=max_bad_rows)
@@ -104,9 +109,13 @@ def _check_target(path: Path | None) -> None:
 def _write(path: Path | None, result: "SupportAudit | StrengthAudit") -> None:
     if path is None:
         return
-    from unmdpo.audit.export import write_json
+    from unmdpo.files import write_text
 
-    write_json(path, result)
+    text = json.dumps(result.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    try:
+        write_text(path, text)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}") from error
     typer.echo(f"written to {path}")
 
 

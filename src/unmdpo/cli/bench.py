@@ -23,14 +23,11 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON line each.")] = False,
 ) -> None:
     """Time training and scoring on random pairs of HelpSteer3's lengths."""
-    from unmdpo.catalog import CATALOG
     from unmdpo.engine.bench import BenchSettings
     from unmdpo.engine.bench import bench as run
-    from unmdpo.errors import UserError
-    from unmdpo.nearest import did_you_mean
+    from unmdpo.engine.settings import ObjectiveChoice
 
-    if objective not in CATALOG:
-        raise UserError(f"unknown objective '{objective}'; {did_you_mean(objective, CATALOG)}")
+    ObjectiveChoice(name=objective).objective  # noqa: B018 - refuses a name that does not exist
     settings = BenchSettings(
         model, batch, updates, budget, max_length, lora, offload, checkpointing, objective
     )

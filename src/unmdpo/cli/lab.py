@@ -11,7 +11,7 @@ import typer
 from unmdpo.cli.run import Overrides
 
 if TYPE_CHECKING:
-    from unmdpo.pipeline.lab.demo import ScaleCheck
+    from unmdpo.experiments.demo import ScaleCheck
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="A small world whose noise scale is known."
@@ -36,10 +36,11 @@ def demo(
     from unmdpo.cli.progress import shown_progress
     from unmdpo.cli.run import show_summary
     from unmdpo.errors import UserError
-    from unmdpo.pipeline.lab.demo import WORLD, check_scale, demo_recipe, truth_of
-    from unmdpo.pipeline.run import execute, open_run
+    from unmdpo.experiments.demo import WORLD, check_scale, demo_recipe, truth_of
+    from unmdpo.pipeline.executors import execute
+    from unmdpo.pipeline.executors.local import default_jobs
+    from unmdpo.pipeline.run import open_run
     from unmdpo.pipeline.store import Store
-    from unmdpo.pipeline.workers import default_jobs
     from unmdpo.report import write_report
 
     try:
@@ -94,9 +95,9 @@ def sweep(
     from rich.console import Console
     from rich.table import Table
 
-    from unmdpo.pipeline.lab.sweep import experiment as find
-    from unmdpo.pipeline.lab.sweep import sweep as run_all
-    from unmdpo.pipeline.workers import default_jobs
+    from unmdpo.experiments.sweep import experiment as find
+    from unmdpo.experiments.sweep import sweep as run_all
+    from unmdpo.pipeline.executors.local import default_jobs
     from unmdpo.report.sweeps import write_sweep
 
     chosen = find(experiment)
@@ -127,7 +128,7 @@ def build(
 ) -> None:
     """Train the lab's reference model again, from nothing."""
     from unmdpo.errors import UserError
-    from unmdpo.pipeline.lab.reference import build as make
+    from unmdpo.experiments.reference import build as make
 
     if out.exists():
         raise UserError(f"{out}: is there already; name a new folder")
@@ -147,7 +148,7 @@ def export(
 ) -> None:
     """Write the world's comparisons for any loader or trainer."""
     from unmdpo.errors import UserError
-    from unmdpo.lab.export import write
+    from unmdpo.lab.shapes import write
     from unmdpo.lab.world import Knobs, World
 
     knobs = Knobs(prompts=prompts, noise=noise, noise_spread=noise_spread, flips=flips, seed=seed)

@@ -22,7 +22,7 @@ def list_recipes(ctx: typer.Context) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from unmdpo.recipes import load_recipe, packaged
+    from unmdpo.recipe.loader import load_recipe, packaged
 
     groups: dict[str, list[tuple[str, str]]] = {}
     for name in (name for name in packaged() if not name.startswith("_")):
@@ -45,7 +45,7 @@ def show(
     overrides: Annotated[list[str] | None, typer.Argument(help="key.sub=value …")] = None,
 ) -> None:
     """Print a recipe with every default filled in, after checking it."""
-    from unmdpo.recipes import load_recipe
+    from unmdpo.recipe.loader import load_recipe
 
     recipe = load_recipe(name, overrides or [])
     typer.echo(f"# digest: {recipe.digest}\n{recipe.to_yaml()}", nl=False)
@@ -54,6 +54,6 @@ def show(
 @app.command()
 def schema() -> None:
     """Print the JSON schema of recipes, for editors that complete and check YAML."""
-    from unmdpo.recipes import schema
+    from unmdpo.recipe.loader import schema
 
     typer.echo(schema(), nl=False)

@@ -3,9 +3,8 @@
 from unmdpo.data.comparison import Comparison, Comparisons, Origin
 from unmdpo.data.identity import Message, Prompt, fold_of, prompt_hash
 from unmdpo.data.load import DataRef, load_comparisons
-from unmdpo.data.pairing import PairRule
 from unmdpo.data.sources import SOURCES, SourceSettings
-from unmdpo.data.strength import StrengthRule
+from unmdpo.data.strength import PairRule, StrengthRule
 
 __all__ = [
     "SOURCES",

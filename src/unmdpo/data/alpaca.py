@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from unmdpo.data.files import read_file
 from unmdpo.data.rows import BadRows, Row
 from unmdpo.errors import DataError, UserError
+from unmdpo.files import write_text
 
 Floats = NDArray[np.float64]
 
@@ -119,6 +120,4 @@ def write_outputs(path: Path, generator: str, answers: Iterable[tuple[str, str]]
         {"instruction": instruction, "output": output, "generator": generator, "dataset": dataset}
         for instruction, output in answers
     ]
-    aside = path.with_name(f".{path.name}.aside")
-    aside.write_text(json.dumps(rows, ensure_ascii=False, indent=1) + "\n", "utf-8")
-    aside.rename(path)
+    write_text(path, json.dumps(rows, ensure_ascii=False, indent=1) + "\n")

@@ -7,15 +7,13 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from unmdpo.data.comparison import Comparison, Comparisons
+from unmdpo.data.comparison import Comparison, Comparisons, Origin
 from unmdpo.data.files import READERS, data_files, read_file
-from unmdpo.data.hub import hub_rows
 from unmdpo.data.identity import Prompt
 from unmdpo.data.rows import BadRows, Row
 from unmdpo.data.sources import SOURCES, Source, SourceSettings, detect
-from unmdpo.data.sources.base import HubLayout
-from unmdpo.errors import DataError, UserError
-from unmdpo.nearest import did_you_mean
+from unmdpo.data.sources.base import HubData
+from unmdpo.errors import DataError, UserError, did_you_mean
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 AUTO = "auto"
@@ -93,7 +91,7 @@ def _recognise(ref: DataRef, allowed_bad_rows: int) -> str:
 
 def read_rows(ref: DataRef, bad: BadRows, source: Source | None = None) -> Iterator[Row]:
     """Raw rows of a file, a folder, or a Hub dataset."""
-    layout = (source.hub if source is not None else None) or HubLayout()
+    layout = (source.hub if source is not None else None) or HubData()
     split = None if source is not None and source.split_column is not None else ref.split
     local = ref.local
     if local is not None and local.is_dir():
@@ -112,7 +110,7 @@ def read_rows(ref: DataRef, bad: BadRows, source: Source | None = None) -> Itera
     )
 
 
-def _part(folder: Path, ref: DataRef, layout: HubLayout) -> Path:
+def _part(folder: Path, ref: DataRef, layout: HubData) -> Path:
     """The folder itself, or the part of a mirrored repository that holds the comparisons."""
     if ref.config is not None:
         if not (folder / ref.config).is_dir():
@@ -136,3 +134,24 @@ def _share_prompts(comparisons: Iterator[Comparison]) -> Iterator[Comparison]:
     for comparison in comparisons:
         shared = prompts.setdefault(comparison.prompt_hash, comparison.prompt)
         yield comparison if shared is comparison.prompt else replace(comparison, prompt=shared)
+
+
+def hub_rows(
+    path: str, *, split: str | None, revision: str | None, config: str | None, data_dir: str | None
+) -> Iterator[Row]:
+    """The rows of one split of a Hub dataset at a revision, or of all its splits."""
+    import datasets  # noqa: PLC0415 - slow to import, and only Hub data needs it
+
+    where = f"{path}@{revision[:12]}" if revision else path
+    try:
+        dataset = datasets.load_dataset(path, name=config, data_dir=data_dir, revision=revision, split=split)
+    except Exception as error:  # the library raises many kinds, all of them about the dataset or the network
+        raise UserError(
+            f"{where}: the Hub dataset could not be loaded: {error}\n"
+            "Check the name, revision and network (a gated dataset needs `hf auth login`), "
+            "or download its files and give their folder instead."
+        ) from error
+    parts = {split: dataset} if split is not None else dict(dataset)
+    for name, part in parts.items():
+        for number, values in enumerate(part, 1):
+            yield Row(values, Origin(f"{where} [{name}]", number))

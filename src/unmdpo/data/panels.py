@@ -1,10 +1,16 @@
-"""Evaluation panels and validation splits: which prompts are set apart, by hash and seed alone."""
+"""Prompts to evaluate on: panels and validation splits by hash and seed alone, and files of prompts."""
 
 import hashlib
 import random
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 
+from unmdpo.data.files import read_file
+from unmdpo.data.identity import Prompt, prompt_hash
+from unmdpo.data.rows import BadRows, Row
 from unmdpo.errors import UserError
+
+PROMPTS, DOMAINS = ("prompt", "instruction"), ("domain", "dataset")  # the latter of each: AlpacaEval's
 
 
 def sample_panel(
@@ -61,3 +67,21 @@ def split_prompts(prompts: Iterable[str], fraction: float, seed: int) -> set[str
 def seeded_digest(prompt_hash: str, seed: int) -> str:
     """SHA-256 of `{seed}:{prompt hash}`: an order of prompts that no one can steer."""
     return hashlib.sha256(f"{seed}:{prompt_hash}".encode("ascii")).hexdigest()
+
+
+def read_prompts(path: Path) -> tuple[dict[str, Prompt], dict[str, str]]:
+    """Prompts and domains by prompt hash, in the file's order."""
+    prompts, domains = dict[str, Prompt](), dict[str, str]()
+    for row in read_file(path, BadRows(0)):
+        prompt = _prompt(row)
+        name = prompt_hash(prompt)
+        prompts.setdefault(name, prompt)
+        domains.setdefault(name, next((row.optional_text(column) for column in DOMAINS if column in row), ""))
+    return prompts, domains
+
+
+def _prompt(row: Row) -> Prompt:
+    column = next((name for name in PROMPTS if name in row), None)
+    if column is None:
+        raise row.error(f"a prompt should stand in '{PROMPTS[0]}' or '{PROMPTS[1]}'")
+    return row.prompt(column)

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 from unmdpo.data.comparison import Origin
 from unmdpo.data.identity import Message, Prompt
-from unmdpo.errors import DataError
-from unmdpo.nearest import did_you_mean
+from unmdpo.errors import DataError, did_you_mean
 
 ROLES = ("system", "user", "assistant")
 Item = TypeVar("Item")

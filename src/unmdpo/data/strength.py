@@ -1,22 +1,26 @@
-"""How strong is a preference? A label says so, or a score difference does, cut into levels."""
+"""How strong is a preference? A label says so, or a score difference does, cut into levels.
 
-import math
+Of several scored responses, `PairRule` says which are compared.
+"""
+
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from itertools import combinations, pairwise
+from typing import Literal, Self
 
 import numpy as np
+from pydantic import Field, model_validator
 
 from unmdpo.data.rows import Row
-from unmdpo.errors import UnmdpoWarning, UserError
+from unmdpo.errors import UnmdpoWarning
+from unmdpo.settings import Count, Nonnegative, Strict, Thresholds
 
 STRENGTH_COLUMNS = ("strength", "preference_strength")
 ROUNDING = 1 + 1e-9  # 4.1 − 3.1 is a margin of one
 DIFFERENCES = (("score_chosen", "score_rejected"), ("chosen_reward", "rejected_reward"))
 
 
-@dataclass(frozen=True)
-class StrengthRule:
+class StrengthRule(Strict):
     """Strengths 1…`levels`: from a column of strengths, or from margins cut at `thresholds`.
 
     A margin of at least the j-th threshold reaches level j+1. Without thresholds the margins'
@@ -24,23 +28,22 @@ class StrengthRule:
     many rows share stays in one level.
     """
 
-    levels: int = 3
-    column: str | None = None
-    thresholds: tuple[float, ...] | None = None
+    levels: Count = Field(3, description="K, the number of strength levels")
+    column: str | None = Field(None, description="column that holds strengths outright")
+    thresholds: Thresholds = Field(
+        None, description="K-1 increasing margins; a margin of at least the j-th reaches level j+1"
+    )
 
-    def __post_init__(self) -> None:
-        if self.levels < 1:
-            raise UserError(f"strength levels should be 1 or more, not {self.levels}")
-        if self.thresholds is None:
-            return
-        if len(self.thresholds) != self.levels - 1:
-            raise UserError(
-                f"{self.levels} strength levels need {self.levels - 1} thresholds, not {len(self.thresholds)}"
+    @model_validator(mode="after")
+    def _thresholds_fit(self) -> Self:
+        given = self.thresholds
+        if given is not None and len(given) != self.levels - 1:
+            raise ValueError(
+                f"{self.levels} strength levels need {self.levels - 1} thresholds, not {len(given)}"
             )
-        if not all(math.isfinite(threshold) for threshold in self.thresholds):
-            raise UserError(f"strength thresholds should be finite: {list(self.thresholds)}")
-        if any(a >= b for a, b in zip(self.thresholds, self.thresholds[1:], strict=False)):
-            raise UserError(f"strength thresholds should increase: {list(self.thresholds)}")
+        if given is not None and any(a >= b for a, b in pairwise(given)):
+            raise ValueError(f"strength thresholds should increase: {list(given)}")
+        return self
 
     def cut(self, margins: Sequence[float]) -> list[int]:
         """The level of every margin; 0 (a tie) where the margin is zero."""
@@ -62,6 +65,24 @@ class StrengthRule:
                 stacklevel=2,
             )
         return [int(level) for level in levels]
+
+
+class PairRule(Strict):
+    """`all` pairs of a prompt's responses, or `neighbours` in the order of their scores.
+
+    Two responses whose scores differ by less than `min_gap`, or not at all, are a tie.
+    """
+
+    pairs: Literal["all", "neighbours"] = "all"
+    min_gap: Nonnegative = 0.0
+
+    def select(self, scores: Sequence[float]) -> Iterator[tuple[int, int, float]]:
+        """Triples (better, worse, gap) of positions in `scores`; the gap of a tie is 0."""
+        ranked = sorted(range(len(scores)), key=lambda i: (-scores[i], i))
+        chosen = combinations(ranked, 2) if self.pairs == "all" else pairwise(ranked)
+        for better, worse in chosen:
+            gap = scores[better] - scores[worse]
+            yield better, worse, gap if gap * ROUNDING >= self.min_gap else 0.0
 
 
 def grade_columns(row: Row, rule: StrengthRule) -> tuple[str, ...]:

@@ -12,37 +12,33 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from unmdpo.engine.adapters import LoraSettings, add_lora
-from unmdpo.engine.encode import EncodedPair, EncodedPairs, Tokens
-from unmdpo.engine.flops import forward_flops, matrix_rate, training_passes
-from unmdpo.engine.memory import checkpoint_activations, estimate, needs_checkpointing
-from unmdpo.engine.models import ModelSource, choose_attention, load_model
-from unmdpo.engine.packing import PackedBatch
+from unmdpo.engine.adapters import add_lora
+from unmdpo.engine.cost import (
+    SHAPES,
+    checkpoint_activations,
+    estimate,
+    forward_flops,
+    matrix_rate,
+    needs_checkpointing,
+    pair_lengths,
+    training_passes,
+)
+from unmdpo.engine.models import choose_attention, compute_dtype, load_model
+from unmdpo.engine.pairs.encode import EncodedPair, EncodedPairs, Tokens
+from unmdpo.engine.pairs.packing import PackedBatch
+from unmdpo.engine.pairs.scorer import PairScorer, compile_layers, score
 from unmdpo.engine.ranks import local_device
-from unmdpo.engine.rows import TrainingData
-from unmdpo.engine.score import score
-from unmdpo.engine.scoring import PairScorer, compile_layers
-from unmdpo.engine.train import ObjectiveChoice, Trainer, TrainingSettings
+from unmdpo.engine.settings import (
+    AdapterSettings,
+    ComputeSettings,
+    ModelSource,
+    ObjectiveChoice,
+    TrainingSettings,
+)
+from unmdpo.engine.training.data import TrainingData
+from unmdpo.engine.training.trainer import Trainer
 
-SHAPES: dict[str, dict[str, Any]] = {
-    "8b": {
-        "vocab_size": 128_256, "hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 32,
-        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": False,
-    },
-    "1b": {
-        "vocab_size": 128_256, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
-        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "tie_word_embeddings": True,
-    },
-    "135m": {
-        "vocab_size": 49_152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
-        "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64, "tie_word_embeddings": True,
-    },
-    "tiny": {
-        "vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": True,
-    },
-}  # fmt: skip
-GIB, LONGEST = 2**30, 4096
+GIB = 2**30
 
 
 @dataclass(frozen=True)
@@ -69,19 +65,19 @@ def bench(settings: BenchSettings) -> Iterator[dict[str, Any]]:
     seconds = timed(lambda: score(scorer, pairs, settings.token_budget), scorer.device)
     yield measure("score", [seconds], passes=1.0)
     data = TrainingData(pairs, torch.ones(len(pairs)), reference=reference, scale=torch.ones(len(pairs)))
-    training = TrainingSettings(
-        updates=settings.updates + 1,
-        batch=settings.batch,
-        token_budget=settings.token_budget,
-        offload_optimizer=settings.offload_optimizer,
+    trainer = Trainer(
+        scorer,
+        data,
+        ObjectiveChoice(name=settings.objective),
+        TrainingSettings(updates=settings.updates + 1, batch=settings.batch),
+        ComputeSettings(token_budget=settings.token_budget, offload_optimizer=settings.offload_optimizer),
     )
-    trainer = Trainer(scorer, data, ObjectiveChoice(settings.objective), training)
     largest = float((_training_log_probs(trainer) - reference[: settings.batch]).abs().max())
     trainer.step()  # warm up
     if scorer.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     each = [timed(trainer.step, scorer.device) for _ in range(settings.updates)]
-    line = measure("train", each, passes=training_passes(scorer.model, trainer.rule.spec.batch))
+    line = measure("train", each, passes=training_passes(scorer.model, trainer.rule.adaptive))
     yield line | {"update_0_largest_log_ratio": round(largest, 4), "warm_up_s": round(warm_up, 1)}
 
 
@@ -112,7 +108,7 @@ def _training_log_probs(trainer: Trainer) -> Tensor:
 
 def _model(settings: BenchSettings) -> PreTrainedModel:
     device = local_device()
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    dtype = compute_dtype(device)
     if settings.model in SHAPES:
         torch.manual_seed(0)
         config = LlamaConfig(**SHAPES[settings.model], max_position_embeddings=8192)
@@ -120,9 +116,9 @@ def _model(settings: BenchSettings) -> PreTrainedModel:
             made = LlamaForCausalLM._from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
         model: PreTrainedModel = choose_attention(made)
     else:
-        model = load_model(ModelSource(settings.model), device=device, dtype=dtype)
+        model = load_model(ModelSource(path=settings.model), device=device)
     if settings.lora is not None:
-        add_lora(model, LoraSettings(rank=settings.lora))  # in place
+        add_lora(model, AdapterSettings(rank=settings.lora))  # in place
     if _checkpointing(settings, model):
         checkpoint_activations(model)
     if device.type == "cuda" and settings.compile:
@@ -181,26 +177,6 @@ def timed(job: Callable[[], object], device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter() - started
-
-
-def pair_lengths(count: int, cap: int, seed: int = 7) -> list[tuple[int, int, int]]:
-    """Prompt, chosen and rejected tokens: log-normal, with HelpSteer3's median response of 364.5.
-
-    Sequences longer than 4,096 are drawn again; a smaller cap shrinks all lengths in proportion.
-    """
-    rng, found = np.random.default_rng(seed), list[tuple[int, int, int]]()
-    shrink = min(1.0, cap / LONGEST)
-    while len(found) < count:
-        prompt = int(np.clip(np.exp(rng.normal(np.log(300), 1.0)), 12, 3000))
-        mean, spread = np.exp(rng.normal(np.log(364.5), 0.65)), rng.normal(0, 0.3)
-        chosen, rejected = (int(max(8, mean * np.exp(sign * spread / 2))) for sign in (1, -1))
-        if prompt + max(chosen, rejected) <= LONGEST:
-            found.append((_shrunk(prompt, shrink), _shrunk(chosen, shrink), _shrunk(rejected, shrink)))
-    return found
-
-
-def _shrunk(tokens: int, share: float) -> int:
-    return max(1, int(tokens * share))
 
 
 def random_pairs(settings: BenchSettings, vocabulary: int) -> EncodedPairs:

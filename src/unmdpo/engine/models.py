@@ -1,12 +1,11 @@
 """Models and tokenizers from the Hub, a local folder or a GGUF file, ready for pairs."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
+from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -16,29 +15,13 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from unmdpo.engine.encode import Encoder
+from unmdpo.engine.settings import ModelSource
 from unmdpo.errors import UserError
 
 
-@dataclass(frozen=True)
-class ModelSource:
-    """Where a model comes from, as a recipe says it."""
-
-    path: str  # Hub name or local folder
-    revision: str | None = None
-    gguf_file: str | None = None  # a file in that place that holds weights and tokenizer
-    template: str | None = None  # Jinja text, or a file that ends in .jinja; the tokenizer's own if None
-    template_arguments: Mapping[str, Any] = field(default_factory=dict)
-    trust_remote_code: bool = False
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        given: dict[str, Any] = {"trust_remote_code": self.trust_remote_code}
-        if self.revision is not None:
-            given["revision"] = self.revision
-        if self.gguf_file is not None:
-            given["gguf_file"] = self.gguf_file
-        return given
+def compute_dtype(device: torch.device) -> torch.dtype:
+    """What models compute in: bfloat16 on a GPU, float32 on a CPU."""
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
 
 
 def check_reachable(source: ModelSource) -> None:
@@ -59,14 +42,11 @@ def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def make_encoder(source: ModelSource, max_length: int) -> Encoder:
-    return Encoder(load_tokenizer(source), max_length, source.template_arguments)
-
-
 def load_model(
-    source: ModelSource, *, device: torch.device, dtype: torch.dtype = torch.bfloat16
+    source: ModelSource, *, device: torch.device, dtype: torch.dtype | None = None
 ) -> PreTrainedModel:
-    """On the device, with the attention that packs best there; a GGUF file's weights dequantized."""
+    """On the device, with the attention that packs best there; a GGUF file's weights are dequantized."""
+    dtype = dtype or compute_dtype(device)
     more = {} if source.gguf_file is None else {"quantization_config": GgufConfig(dequantize=True)}
     with _loading("model", source):
         model = AutoModelForCausalLM.from_pretrained(source.path, dtype=dtype, **source.arguments, **more)
@@ -87,6 +67,21 @@ def choose_attention(model: PreTrainedModel) -> PreTrainedModel:
     if model.device.type == "cuda" and model._supports_flex_attn:
         model.set_attn_implementation("flex_attention")
     return model
+
+
+def body(model: PreTrainedModel) -> nn.Module:
+    """The model without its head."""
+    inner = model.base_model
+    if inner is model:
+        raise UserError(f"{type(model).__name__} has no separate body: use a causal language model")
+    return inner
+
+
+def head_of(model: PreTrainedModel) -> nn.Linear:
+    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    if not isinstance(head, nn.Linear) or head.bias is not None:
+        raise UserError(f"{type(model).__name__}'s head is not a plain linear layer without bias")
+    return head
 
 
 def _template(given: str) -> str:

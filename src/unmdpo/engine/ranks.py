@@ -1,4 +1,4 @@
-"""Several processes as one: who does which microbatch, and how the ranks come to agree.
+"""Several processes as one: who does which microbatch, how ranks agree, and how a model is sharded over them.
 
 Every rank knows the whole global batch and its packing, takes every n-th microbatch, and after a sum
 over the ranks knows the same numbers as the others. So statistics of the batch, adaptive objectives
@@ -9,10 +9,19 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+
+from unmdpo.engine.models import body
+from unmdpo.errors import UserError
+
+if TYPE_CHECKING:
+    from unmdpo.engine.pairs.scorer import PairScorer
 
 
 @dataclass(frozen=True)
@@ -81,3 +90,23 @@ def local_device() -> torch.device:
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     torch.cuda.set_device(device)
     return device
+
+
+def shard(
+    scorer: "PairScorer", *, compute: torch.dtype = torch.bfloat16, offload: bool = False
+) -> "PairScorer":
+    """Shards parameters, gradients and optimizer state over all ranks, in place.
+
+    The model holds float32 weights, which become the sharded masters; each layer is gathered in
+    `compute` when its turn comes, and gradients are reduced in float32. With `offload` the shards rest
+    in the host's memory. Compile layers before, and make the optimizer after.
+    """
+    if any(p.requires_grad and p.dtype != torch.float32 for p in scorer.model.parameters()):
+        raise UserError("a model is sharded with float32 weights: load it with dtype float32")
+    mesh = init_device_mesh(scorer.device.type, (dist.get_world_size(),))
+    precision = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32)
+    resting = CPUOffloadPolicy() if offload else OffloadPolicy()
+    for layer in body(scorer.model).layers:  # type: ignore[union-attr]
+        fully_shard(layer, mesh=mesh, mp_policy=precision, offload_policy=resting)
+    fully_shard(scorer, mesh=mesh, mp_policy=precision, offload_policy=resting)
+    return scorer

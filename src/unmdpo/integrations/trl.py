@@ -107,7 +107,7 @@ class UNMTrainer(DPOTrainer):  # type: ignore[misc]  # TRL has no types
         found = OBJECTIVES[objective]
         assert isinstance(found, Objective)
         self.objective = found
-        self.gap_beta = self._length_calibrated() if found.spec.normalized else float(self.beta)
+        self.gap_beta = self._length_calibrated() if found.normalized else float(self.beta)
         self.data_collator = _WithColumns(self.data_collator)
 
     def _length_calibrated(self) -> float:
@@ -154,7 +154,7 @@ class UNMTrainer(DPOTrainer):  # type: ignore[misc]  # TRL has no types
     @torch.no_grad()
     def _note(self, pairs: PairLogps) -> None:
         """Under TRL's own names."""
-        ratio = pairs.mean_log_ratio if self.objective.spec.normalized else pairs.log_ratio
+        ratio = pairs.mean_log_ratio if self.objective.normalized else pairs.log_ratio
         gap = self.gap_beta * ratio
         noted: dict[str, Tensor] = {
             "rewards/accuracies": (gap > 0).float(),

@@ -12,7 +12,8 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from unmdpo.lab.tasks import NOUNS, NUMBERS, OPPOSITES, TASKS, Task, worded
+from unmdpo.data import identity
+from unmdpo.lab.tasks import NOUNS, NUMBERS, OPPOSITES, TASKS, Task, read, worded
 
 RIGHT, IDLE = 3.0, 3.0  # what a right answer is worth, and what idle words cost
 IDLE_PHRASES = ("well", "of course", "let me see", "the answer is", "i think it is", "here you go",
@@ -68,6 +69,14 @@ def gold_reward(answer: Sequence[str], response: str) -> float:
     right = _in_order(answer, words)
     idle = (len(words) - right) / max(len(words), len(answer))
     return RIGHT * right / len(answer) - IDLE * idle
+
+
+def gold(prompts: Sequence[identity.Prompt], responses: Sequence[str]) -> list[float]:
+    """r* of each response, from its text and its prompt's alone: the judge `unmdpo.lab.world:gold`."""
+    return [
+        gold_reward(read(prompt[-1].content)[0].answer, response)
+        for prompt, response in zip(prompts, responses, strict=True)
+    ]
 
 
 def _in_order(answer: Sequence[str], words: Sequence[str]) -> int:

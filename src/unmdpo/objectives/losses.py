@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from unmdpo.objectives.pairs import PairLogps, wide
-from unmdpo.scores import StrengthMap, advantage_only, whole_residual
+from unmdpo.placement import StrengthMap, advantage_only, whole_residual
 
 Levels = tuple[float, ...] | None
 

@@ -38,7 +38,7 @@ class PairLogps:
 
     @property
     def mean_log_ratio(self) -> Tensor:
-        """A^LN: each response's log-ratio divided by its own token count first (Eq. LN-WR)."""
+        """A^LN: each response's log-ratio divided by its own token count first (Eq. length-normalized-wr)."""
         chosen, rejected = self._log_ratios()
         return chosen / wide(self.chosen_tokens) - rejected / wide(self.rejected_tokens)
 

@@ -5,8 +5,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from unmdpo.engine.export import sha256
-from unmdpo.pipeline.store import Store, file_names, write_json
+from unmdpo.files import file_names, sha256, write_json
+from unmdpo.pipeline.store import Store
 
 
 class Fingerprints:
@@ -35,7 +35,7 @@ class Fingerprints:
         if known is None or known["seen"] != seen:
             self._known[name] = {"seen": seen, "sha256": sha256(path)}
             folder = self._file.parent
-            if folder.is_dir() and os.access(folder, os.W_OK):  # whoever only looks may not write
+            if folder.is_dir() and os.access(folder, os.W_OK):  # a reader may not be allowed to write
                 write_json(self._file, self._known)
         digest: str = self._known[name]["sha256"]
         return digest

@@ -1,25 +1,26 @@
-"""Artifacts that no run refers to, and damaged ones that were set aside."""
+"""Artifacts that no run refers to, and damaged ones that were moved out of the way."""
 
 import json
 import shutil
 from pathlib import Path
 
 from unmdpo.errors import UserError
+from unmdpo.pipeline.run import RECORD
 from unmdpo.pipeline.store import QUARANTINE, Store
 
 
 def unreferenced(store: Store) -> dict[str, int]:
     """Place → bytes, of what no run's record names, directly or as an input."""
     kept: set[str] = set()
-    for record in (store.root / "runs").glob("*/run.json"):
+    for record in (store.root / "runs").glob(f"*/{RECORD}"):
         try:
             stages = json.loads(record.read_text("utf-8"))["stages"]
             kept |= {stage["place"] for stage in stages.values()}
             kept |= {place for stage in stages.values() for place in stage["inputs"].values()}
         except (ValueError, KeyError) as error:
             raise UserError(f"{record}: not readable, so nothing is called unreferenced: {error}") from error
-    found = {f"{path.parent.name}/{path.name}": path for path in _folders(store.root / "artifacts", "*/*")}
-    return {place: _size(path) for place, path in found.items() if place not in kept}
+    places = {f"{path.parent.name}/{path.name}": path for path in _folders(store.root / "artifacts", "*/*")}
+    return {place: _size(path) for place, path in places.items() if place not in kept}
 
 
 def quarantined(store: Store) -> dict[str, int]:

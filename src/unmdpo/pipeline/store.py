@@ -1,8 +1,8 @@
 """Artifacts on disk, found by what made them: whole or not there, each with a manifest.
 
 artifacts/KIND/KEY/     finished: files and manifest.json
-quarantine/KIND-KEY/    damaged: found so when it was read, and set aside
-work/KEY/               unfinished: what a stage has so far, kept for the next try
+quarantine/KIND-KEY/    damaged: noticed when it was read, and moved out of the way
+work/KEY/               unfinished: what a stage has so far, kept for the next attempt
 locks/KEY               held while a stage works, released by the system if it dies
 runs/NAME/run.json      which artifacts a run consists of
 """
@@ -25,10 +25,11 @@ from typing import Any
 from filelock import FileLock
 from safetensors import SafetensorError
 
-from unmdpo.engine.export import sha256
-from unmdpo.errors import WAY_OUT, UserError, told_of_disk
+from unmdpo.engine.training.loop import THROUGHPUT
+from unmdpo.errors import RESUME_HINT, UserError, disk_problem
+from unmdpo.files import apply_umask, as_json, file_names, remove_leftovers, sha256, write_json
 
-MANIFEST, TIMINGS, QUARANTINE = "manifest.json", "throughput.jsonl", "quarantine"
+MANIFEST, QUARANTINE = "manifest.json", "quarantine"
 
 
 @dataclass(frozen=True)
@@ -39,68 +40,66 @@ class Artifact:
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        found, _ = self._as_it_lies()
-        if found is None:
-            raise self._set_aside(MANIFEST)
-        return found
+        manifest, _ = self._on_disk()
+        if manifest is None:
+            raise self._quarantined(MANIFEST)
+        return manifest
 
-    def _as_it_lies(self) -> tuple[dict[str, Any] | None, str]:
+    def _on_disk(self) -> tuple[dict[str, Any] | None, str]:
         """The manifest, if it is one, and its text; other trouble with the disk is not the artifact's."""
         try:
             text = (self.path / MANIFEST).read_text("utf-8")
-            found = json.loads(text)
+            manifest = json.loads(text)
         except (FileNotFoundError, ValueError):
             return None, ""
-        return (found if isinstance(found, dict) else None), text
+        return (manifest if isinstance(manifest, dict) else None), text
 
     @property
     def intact(self) -> bool:
         """Whether the manifest is, to the byte, what was written."""
-        found, text = self._as_it_lies()
+        manifest, text = self._on_disk()
         try:
-            return found is not None and text == as_json(sealed(found))
+            return manifest is not None and text == as_json(sealed(manifest))
         except ValueError:  # it holds what we never write
             return False
 
     @property
     def digest(self) -> str:
         """Of its contents: every file's name and checksum, without what only says how long it took."""
-        files = {name: said for name, said in self.manifest["files"].items() if name != TIMINGS}
+        files = {name: entry for name, entry in self.manifest["files"].items() if name != THROUGHPUT}
         text = json.dumps(files, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def file(self, name: str) -> Path:
-        """A file or folder of it, after a look at the checksums of what is about to be read."""
+        """A file or folder of it, after checking what is about to be read."""
         if not self.intact:
-            raise self._set_aside(MANIFEST)
+            raise self._quarantined(MANIFEST)
         files = self.manifest.get("files")
-        told = {
-            given: said
-            for given, said in (files if isinstance(files, dict) else {}).items()
-            if f"{given}/".startswith(f"{name}/")
+        prefix = f"{name}/" if name else ""  # without a name: all of it
+        listed = {
+            given: entry
+            for given, entry in (files if isinstance(files, dict) else {}).items()
+            if f"{given}/".startswith(prefix)
         }
-        if not told:
+        if not listed:
             raise UserError(f"{self.path} has no '{name}': another version may have made it; use --force")
-        for given, said in told.items():
-            if not _is(self.path / given, said):
-                raise self._set_aside(given)
+        for given, entry in listed.items():
+            if not _matches(self.path / given, entry):
+                raise self._quarantined(given)
         return self.path / name
 
-    def _set_aside(self, damaged: str) -> UserError:
-        """Moves the artifact out of the way, so that the next run makes it anew."""
+    def _quarantined(self, damaged: str) -> UserError:
+        """Moves the artifact out of the way, so that the next run rebuilds it."""
         root, kind, key = self.path.parents[2], self.path.parent.name, self.path.name
         place = _free(root / QUARANTINE / f"{kind}-{key}")
         try:
             place.parent.mkdir(exist_ok=True)
             self.path.rename(place)
         except OSError as error:
-            how = f"it could not be set aside ({error.strerror}); remove the folder and run the same command"
+            how = f"it could not be moved away ({error.strerror}); remove the folder and run the same command"
         else:
-            how = f"it now lies in {place}; the same command makes it anew"
+            how = f"it was moved to {place}; the same command rebuilds it"
         return UserError(f"{self.path}: damaged: {damaged} is not what was written; {how}")
-
-    def json(self, name: str) -> Any:
-        return json.loads(self.file(name).read_text("utf-8"))
 
     def damage(self) -> list[str]:
         """Files that are not what the manifest says, and the manifest if it is not what was written."""
@@ -117,21 +116,21 @@ class Artifact:
         return [*changed, *missing, *(f"{name} (unexpected)" for name in sorted(present - set(expected)))]
 
 
-_SEEN: dict[tuple[Path, int, int], str] = {}  # what was hashed by this process: a file as it was then
+_HASHED: dict[tuple[Path, int, int], str] = {}  # by this process: a file as it was at that time
 
 
-def _is(path: Path, said: Mapping[str, Any]) -> bool:
-    """Whether a file is the one that the manifest speaks of."""
+def _matches(path: Path, entry: Mapping[str, Any]) -> bool:
+    """Whether a file is the one that the manifest describes."""
     try:
-        found = path.stat()
-        if found.st_size != said["bytes"]:
+        status = path.stat()
+        if status.st_size != entry["bytes"]:
             return False
-        key = (path, found.st_size, found.st_mtime_ns)
-        if key not in _SEEN:
-            _SEEN[key] = sha256(path)
-    except (FileNotFoundError, TypeError, KeyError):  # not there, or a manifest that says nothing of it
+        key = (path, status.st_size, status.st_mtime_ns)
+        if key not in _HASHED:
+            _HASHED[key] = sha256(path)
+    except (FileNotFoundError, TypeError, KeyError):  # missing, or a manifest that does not describe it
         return False
-    return bool(_SEEN[key] == said.get("sha256"))
+    return bool(_HASHED[key] == entry.get("sha256"))
 
 
 def _free(path: Path) -> Path:
@@ -145,14 +144,14 @@ class Store:
         self.root = root
 
     def prepare(self) -> None:
-        """Makes the folders: whoever only looks leaves nothing behind."""
+        """Makes the folders. Reading does not call this, so it leaves nothing behind."""
         try:
             for name in ("artifacts", "work", "locks", "runs"):
                 (self.root / name).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"{self.root}: cannot keep a store here: {error.strerror}") from error
         if not os.access(self.root, os.W_OK):
-            raise UserError(f"{self.root}: cannot keep a store here: it may not be written to")
+            raise UserError(f"{self.root}: cannot keep a store here: it is not writable")
 
     def find(self, place: str) -> Artifact | None:
         path = self.root / "artifacts" / place
@@ -177,13 +176,13 @@ class Store:
         """
         _, _, key = place.rpartition("/")
         with self._lock(key):
-            found = self.find(place)
-            if found is not None:
-                return found
-            folder, target = self.root / "work" / key, self.root / "artifacts" / place
+            existing = self.find(place)
+            if existing is not None:
+                return existing
+            folder, target = self.work_folder(place), self.root / "artifacts" / place
             folder.mkdir(exist_ok=True)
-            for leftover in [folder / MANIFEST, *folder.glob(f".{MANIFEST}.*")]:
-                leftover.unlink(missing_ok=True)  # of a try that ended just before the rename
+            (folder / MANIFEST).unlink(missing_ok=True)  # of an attempt that ended just before the rename
+            remove_leftovers(folder)
             started, began = time.time(), time.monotonic()
             try:
                 notes = work(folder)
@@ -198,62 +197,36 @@ class Store:
                     "seconds": time.monotonic() - began,
                 }
                 write_json(folder / MANIFEST, sealed(manifest))
-                _open_to_all_whom_the_umask_lets(folder)
+                apply_umask(folder)
                 shutil.rmtree(target, ignore_errors=True)  # one without a manifest
                 target.parent.mkdir(parents=True, exist_ok=True)
                 folder.rename(target)
             except OSError as error:
-                raise UserError(told_of_disk(error, folder)) from error
+                raise UserError(disk_problem(error, folder)) from error
             except SafetensorError as error:
                 if "os error" not in str(error):
                     raise
-                raise UserError(f"{folder}: {error}; {WAY_OUT}") from error
+                raise UserError(f"{folder}: {error}; {RESUME_HINT}") from error
             finally:
                 with contextlib.suppress(OSError):
-                    folder.rmdir()  # nothing was begun in it; what was begun is kept for the next try
+                    folder.rmdir()  # if nothing was begun in it; what was begun is kept for the next attempt
             return Artifact(target)
+
+    def work_folder(self, place: str) -> Path:
+        """Where the artifact of this place is made."""
+        return self.root / "work" / place.rpartition("/")[2]
 
     def _lock(self, key: str) -> FileLock:
         self.prepare()
         return FileLock(self.root / "locks" / key)
 
 
-def _open_to_all_whom_the_umask_lets(folder: Path) -> None:
-    """Some libraries write files for their owner alone; with whom a store is shared, the umask says."""
-    umask = os.umask(0)
-    os.umask(umask)
-    for path in folder.rglob("*"):
-        path.chmod((0o777 if path.is_dir() else 0o666) & ~umask)
-
-
-def file_names(folder: Path) -> list[str]:
-    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
-
-
 def sealed(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """A manifest with the checksum of all else that it says."""
-    said = {name: value for name, value in manifest.items() if name != "seal"}
-    return said | {"seal": hashlib.sha256(as_json(said).encode()).hexdigest()}
-
-
-def as_json(value: Any) -> str:
-    return json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n"
-
-
-def write_json(path: Path, value: Any) -> None:
-    write_text(path, as_json(value))
-
-
-def write_text(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        aside.write_text(text, "utf-8")
-        aside.replace(path)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error  # not the name it had meanwhile
+    content = {name: value for name, value in manifest.items() if name != "seal"}
+    return content | {"seal": hashlib.sha256(as_json(content).encode()).hexdigest()}
 
 
 def versions() -> dict[str, str]:
-    found = {name: metadata.version(name) for name in ("unmdpo", "torch", "transformers", "numpy")}
-    return found | {"python": platform.python_version(), "machine": platform.machine()}
+    packages = {name: metadata.version(name) for name in ("unmdpo", "torch", "transformers", "numpy")}
+    return packages | {"python": platform.python_version(), "machine": platform.machine()}

@@ -1,6 +1,5 @@
 """Is a run what it says it is? Every file hashed again, every statistic computed again another way."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -8,8 +7,10 @@ from typing import Any
 import numpy as np
 
 from unmdpo.errors import UserError
+from unmdpo.pipeline.artifacts import GENERATIONS, PANEL, SCORES, SUMMARY, Line, Panel
 from unmdpo.pipeline.run import Run
-from unmdpo.pipeline.tables import Panel, read_lines
+from unmdpo.pipeline.stages.data import PANEL_STAGE
+from unmdpo.pipeline.stages.evaluation import GENERATION_STAGE, JUDGEMENT_STAGE, SUMMARY_STAGE
 from unmdpo.stats.evaluation import LONGEST, RESAMPLES, TIE
 
 
@@ -39,26 +40,21 @@ def verify(run: Run) -> Iterator[Finding]:
         )
         for given, needed in stage.inputs.items():
             seen = artifact.manifest["inputs"][given]["digest"]
-            current = run.store.find(needed.place)
+            current = run.find(needed)
             same = current is not None and current.intact and current.digest == seen
             yield Finding(name, f"input {given}", "" if same else f"not the '{given}' it was made from")
-    if "summary" in finished:
+    if SUMMARY_STAGE.name in finished:
         try:
             yield from _recomputed(run)
         except (UserError, ValueError, LookupError, TypeError) as error:
             yield Finding("summary", "recomputed", f"cannot be computed again: {error}")
 
 
-def _summary(run: Run) -> dict[str, Any]:
-    """As it lies there: whoever verifies looks at damaged files too, and sets nothing aside."""
-    found: dict[str, Any] = json.loads((run.artifact("summary").path / "summary.json").read_text("utf-8"))
-    return found
-
-
 def _recomputed(run: Run) -> Iterator[Finding]:
-    """The summary's numbers from raw judged responses, in another way than the summary took."""
-    for panel_name, reported in _summary(run).items():
-        panel = Panel.read(run.artifact(f"panel[{panel_name}]").path / "panel.json")
+    """The summary's numbers from raw judged responses, computed in another way than the summary does."""
+    summary = SUMMARY.peek(run.artifact(SUMMARY_STAGE.name))
+    for panel_name, reported in summary.items():
+        panel = PANEL.peek(run.artifact(PANEL_STAGE.called(panel_name)))
         raw = {policy: _raw(run, policy, panel_name) for policy in reported["mean_score"]}
         for policy, rows in raw.items():
             ordered = [row["prompt_hash"] for row in rows] == panel.hashes
@@ -76,7 +72,7 @@ def _recomputed(run: Run) -> Iterator[Finding]:
 
 
 def _outcomes(
-    seed: int, panel: Panel, name: str, raw: dict[str, list[dict[str, Any]]], reported: dict[str, Any]
+    seed: int, panel: Panel, name: str, raw: dict[str, list[Line]], reported: dict[str, Any]
 ) -> Iterator[Finding]:
     """Every comparison of a panel, whole and by domain, and which policy the paper's rule selects."""
     baseline = reported["baseline"]
@@ -100,9 +96,7 @@ def _outcomes(
     )
 
 
-def _checked(
-    what: str, ours: list[dict[str, Any]], theirs: list[dict[str, Any]], outcome: Any, seed: int
-) -> Finding:
+def _checked(what: str, ours: list[Line], theirs: list[Line], outcome: Any, seed: int) -> Finding:
     drawn = np.random.default_rng(seed).integers(0, len(ours), size=(RESAMPLES, len(ours)))
     expected = _statistics(ours, theirs, drawn)
     wrong = [
@@ -113,13 +107,12 @@ def _checked(
     return Finding("summary", what, f"reported otherwise: {', '.join(wrong)}" if wrong else "")
 
 
-def _raw(run: Run, policy: str, panel: str) -> list[dict[str, Any]]:
-    return read_lines(run.artifact(f"judgement[{policy},{panel}]").path / "scores.jsonl")
+def _raw(run: Run, policy: str, panel: str) -> list[Line]:
+    return SCORES.peek(run.artifact(JUDGEMENT_STAGE.called(policy, panel)))
 
 
 def _texts(run: Run, policy: str, panel: str) -> list[str]:
-    made = read_lines(run.artifact(f"generation[{policy},{panel}]").path / "generations.jsonl")
-    return [row["text"] for row in made]
+    return [row["text"] for row in GENERATIONS.peek(run.artifact(GENERATION_STAGE.called(policy, panel)))]
 
 
 def _flat(reported: Any) -> list[float]:
@@ -127,7 +120,7 @@ def _flat(reported: Any) -> list[float]:
 
 
 def _statistics(
-    candidate: list[dict[str, Any]], baseline: list[dict[str, Any]], drawn: np.ndarray[Any, Any]
+    candidate: list[Line], baseline: list[Line], drawn: np.ndarray[Any, Any]
 ) -> dict[str, list[float]]:
     """Each resample's own rows are looked up and averaged: the summary counts how often each was drawn."""
     differences = np.array([a["score"] - b["score"] for a, b in zip(candidate, baseline, strict=True)])

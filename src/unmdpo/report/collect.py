@@ -5,15 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load_file
 
-from unmdpo.catalog import INITIAL
+from unmdpo.catalog.objectives import INITIAL
 from unmdpo.data.identity import Prompt
+from unmdpo.pipeline.artifacts import COMPARISONS, EVIDENCE, METRICS, prompt_of
 from unmdpo.pipeline.run import Run
-from unmdpo.pipeline.stages.data import TRAIN
-from unmdpo.pipeline.tables import Panel, prompt_of, read_comparisons, read_lines
-from unmdpo.stats.evaluation import Estimate
-from unmdpo.stats.ranking import rank_correlation
+from unmdpo.stats.evaluation import Estimate, rank_correlation
 
 Truth = Callable[[Prompt], float]  # q* of a prompt, where a world knows it
 CURVES = ("loss", "rewards/accuracies", "rewards/margins", "logps/chosen")
@@ -96,7 +93,7 @@ def _curves(run: Run) -> dict[str, dict[str, list[tuple[float, float]]]]:
     for policy in run.recipe.policies:
         if f"policy[{policy}]" not in run.finished:
             continue
-        rows = read_lines(run.artifact(f"policy[{policy}]").file("metrics.jsonl"))
+        rows = METRICS.load(run.artifact(f"policy[{policy}]"))
         for metric in CURVES:
             line = [(float(row["update"]), float(row[metric])) for row in rows if metric in row]
             if line:
@@ -107,15 +104,14 @@ def _curves(run: Run) -> dict[str, dict[str, list[tuple[float, float]]]]:
 def _scale(run: Run, name: str, truth: Truth | None) -> ScaleFacts:
     table = run.scale(name).known()
     prompts = [prompt_of(text) for text in table["prompt"].to_pylist()]
-    rows = read_comparisons(run.artifact("comparisons").file(TRAIN))
+    rows = COMPARISONS.load(run.artifact("comparisons"))
     places = {found: place for place, found in enumerate(table["prompt_hash"].to_pylist())}
     of_row = np.array([places[row.prompt_hash] for row in rows])
     strength = np.array([float(row.strength) for row in rows])
     residual: list[float] = []
     if "oof" in run.stages[f"scale[{name}]"].inputs:
-        values = load_file(run.artifact("oof").file("oof.safetensors"))
-        evidence = values["evidence_ln" if run.recipe.scales[name].length_normalized else "evidence"]
-        residual = _means(of_row, strength - evidence, len(places))
+        evidence = EVIDENCE.load(run.artifact("oof")).of(run.recipe.scales[name].length_normalized)
+        residual = _means(of_row, strength - evidence.numpy(), len(places))
     return ScaleFacts(
         name,
         texts=[as_text(prompt) for prompt in prompts],
@@ -158,7 +154,7 @@ def _panel(run: Run, name: str) -> PanelFacts | None:
     """A panel with its judged answers, if there are any yet."""
     if not any(f"judgement[{policy},{name}]" in run.finished for policy in (*run.recipe.policies, INITIAL)):
         return None
-    panel = Panel.read(run.artifact(f"panel[{name}]").file("panel.json"))
+    panel = run.panel(name)
     policies = [
         policy for policy in (*run.recipe.policies, INITIAL) if f"judgement[{policy},{name}]" in run.finished
     ]

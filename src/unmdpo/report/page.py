@@ -9,11 +9,11 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from unmdpo.catalog import INITIAL
-from unmdpo.engine.sinks import clock
+from unmdpo.catalog.objectives import INITIAL
+from unmdpo.engine.training.metrics import clock
 from unmdpo.errors import UserError
+from unmdpo.files import write_text
 from unmdpo.pipeline.run import Run
-from unmdpo.pipeline.store import write_text
 from unmdpo.report import charts
 from unmdpo.report.charts import Interval
 from unmdpo.report.collect import Facts, PanelFacts, ScaleFacts, Truth, collect

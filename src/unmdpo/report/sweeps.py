@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from unmdpo.pipeline.lab.sweep import Experiment, Result
+from unmdpo.experiments.sweep import Experiment, Result
 from unmdpo.report import charts
 
 

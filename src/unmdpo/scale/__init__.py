@@ -1,13 +1,13 @@
-"""Every way of learning the prompt scale, by its name in a recipe."""
+"""Prompt scales: features, heads, bounded maps and every way of learning q, listed in `ESTIMATORS`."""
 
-from unmdpo.scale.base import FrozenScale, ScaleEstimator
+from unmdpo.catalog.estimators import ESTIMATORS
+from unmdpo.scale.base import FrozenScale, ScaleEstimator, make_estimator
 from unmdpo.scale.beside import EMAScale, JointScale, ScaleBesidePolicy, SigmoidJointScale
 from unmdpo.scale.crossfit import CrossFittedScale
 from unmdpo.scale.data import Rows, Units
 from unmdpo.scale.entropy import EntropyScale
 from unmdpo.scale.pooled import ConstantScale, PooledScale
 from unmdpo.scale.store import load_scale, save_scale
-from unmdpo.scale.table import ESTIMATORS, make_estimator
 
 __all__ = [
     "ESTIMATORS",

@@ -1,53 +1,33 @@
 """The manners that every estimator shares.
 
-Settings stand in the constructor, `fit` returns the estimator itself, fitted names end in `_`.
+Settings go to the constructor, `fit` returns the estimator itself, fitted names end in `_`. An estimator's
+settings, traits and defaults are its row in `unmdpo.catalog.estimators`.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
+import torch
 from torch import Tensor
 
-from unmdpo.catalog import checked_levels, count, nonnegative, positive
-from unmdpo.errors import UserError
+from unmdpo.catalog.estimators import ESTIMATORS, EstimatorSettings
+from unmdpo.errors import UserError, did_you_mean
 from unmdpo.scale.data import Rows, Units
-
-UnitKind = Literal["prompt", "pair"]
-Levels = tuple[float, ...] | None
-
-# What the estimators' settings may be; each class says which it has and with which defaults.
-SETTINGS = {
-    **dict.fromkeys(("penalty", "tau", "smoothness", "weight_decay", "centering"), nonnegative(0.0)),
-    **dict.fromkeys(("updates", "epochs"), count(0, low=0)),
-    "batch": count(1),
-    "learning_rate": positive(1e-3),
-}
-CHOICES = {"unit": ("prompt", "pair"), "placement": ("ao", "wr"), "centered": (True, False)}
+from unmdpo.scale.fitting import HeadScale, MapName
+from unmdpo.scale.head import Activation
 
 
-@dataclass(kw_only=True, eq=False)
 class ScaleEstimator(ABC):
     """Learns q of units. After fitting, `q_` holds the scale of every unit it was fitted to."""
 
     name: ClassVar[str]
-    unit: UnitKind = "prompt"
+    settings: EstimatorSettings
 
-    q_: Tensor = field(init=False, repr=False)  # (u,)
-    diagnostics_: dict[str, float] = field(init=False, repr=False)
+    q_: Tensor  # (u,)
+    diagnostics_: dict[str, float]
 
-    def __post_init__(self) -> None:
-        for name, value in self.settings.items():
-            if name in SETTINGS:
-                SETTINGS[name].check(f"{self.name}.{name}", value)
-            elif name in CHOICES and value not in CHOICES[name]:
-                raise UserError(f"{self.name}.{name} should be one of {CHOICES[name]}, not {value!r}")
-        if "levels" in self.settings:
-            checked_levels(f"{self.name}.levels", self.settings["levels"])
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {setting.name: getattr(self, setting.name) for setting in fields(self) if setting.init}
+    def __init__(self, **settings: Any) -> None:
+        self.settings = ESTIMATORS[self.name].resolve(settings)
 
     @abstractmethod
     def predict(self, units: Units) -> Tensor:
@@ -62,12 +42,42 @@ class ScaleEstimator(ABC):
         """Back to the fitted state that `tensors` came from."""
 
 
-@dataclass(kw_only=True, eq=False)
 class FrozenScale(ScaleEstimator):
     """Fitted once, before the final policy, and frozen."""
 
     @abstractmethod
     def fit(self, units: Units, rows: Rows) -> Self: ...
+
+
+class OneHeadScale(ScaleEstimator):
+    """What estimators with a single head share: prediction, and what is saved of them."""
+
+    activation: ClassVar[Activation] = "gelu"
+
+    curve_: list[float]  # loss before each update
+    scale_: HeadScale
+
+    @property
+    @abstractmethod
+    def map(self) -> MapName: ...
+
+    def predict(self, units: Units) -> Tensor:
+        return self.scale_.log_scales(units).exp()
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"q": self.q_, "curve": torch.tensor(self.curve_), **self.scale_.tensors("scale.")}
+
+    def restore(self, tensors: dict[str, Tensor]) -> Self:
+        self.q_, self.curve_ = tensors["q"], tensors["curve"].tolist()
+        self.scale_ = HeadScale.restore(tensors, self.map, self.activation, prefix="scale.")
+        return self
+
+
+def make_estimator(name: str, settings: dict[str, Any]) -> ScaleEstimator:
+    """The estimator of this name; settings that are not given keep its defaults."""
+    if name not in ESTIMATORS:
+        raise UserError(f"unknown scale estimator '{name}'; {did_you_mean(name, ESTIMATORS)}")
+    return ESTIMATORS[name].make(**settings)
 
 
 def folds_of(units: Units) -> Tensor:

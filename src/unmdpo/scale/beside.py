@@ -11,7 +11,6 @@ holds all of it for checkpoints.
 """
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, Self
 
@@ -19,15 +18,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from unmdpo.catalog.estimators import EMASettings, JointSettings, ResidualSettings
+from unmdpo.placement import SCORES
 from unmdpo.scale import maps
-from unmdpo.scale.base import Levels, domain_count
+from unmdpo.scale.base import OneHeadScale, domain_count
 from unmdpo.scale.data import Rows, Units
-from unmdpo.scale.diagnostics import describe
+from unmdpo.scale.diagnostics import diagnose
 from unmdpo.scale.features import Standardizer, row_counts
-from unmdpo.scale.head import Activation, ScaleHead
-from unmdpo.scale.maps import SIGMOID_START, Center
-from unmdpo.scale.one_head import OneHeadScale
-from unmdpo.scale.training import (
+from unmdpo.scale.fitting import (
     Descent,
     HeadScale,
     MapName,
@@ -35,30 +33,24 @@ from unmdpo.scale.training import (
     residual_loss,
     roughness,
 )
-from unmdpo.scores import SCORES, Placement
+from unmdpo.scale.head import Activation, ScaleHead
+from unmdpo.scale.maps import SIGMOID_START, Center
 
 EMA_SEED_OFFSET = 700
 EMA_MOMENTUM = 0.9
 MOMENTS = "moments."
 
 
-@dataclass(kw_only=True, eq=False)
 class ScaleBesidePolicy(OneHeadScale):
     """A head, its optimizer, and the units of the training data."""
 
     start_at: ClassVar[float] = 0.0
-    weight_decay: ClassVar[float] = 0.0
+    settings: ResidualSettings
 
-    placement: Placement = "ao"
-    tau: float = 1.0
-    levels: Levels = None
-    learning_rate: float = 1e-3
-    seed: int = 42
-
-    units_: Units = field(init=False, repr=False)
-    features_: Tensor = field(init=False, repr=False)  # (u, d) standardized
-    domains_: Tensor = field(init=False, repr=False)
-    descent_: Descent = field(init=False, repr=False)
+    units_: Units
+    features_: Tensor  # (u, d) standardized
+    domains_: Tensor
+    descent_: Descent
 
     def start(self, units: Units, row_unit: Tensor) -> Self:
         """Ready for the first update; `row_unit` (n,) is the unit of every training comparison."""
@@ -70,17 +62,18 @@ class ScaleBesidePolicy(OneHeadScale):
             self.features_.shape[1],
             domain_count(units),
             seed=self._head_seed,
+            width=self.settings.hidden,
             activation=self.activation,
             start=self.start_at,
         )
         self.scale_ = HeadScale(standardizer, head, self.map, self._first_center())
-        self.descent_ = Descent(head, self.learning_rate, self.weight_decay)
+        self.descent_ = Descent(head, self.settings.learning_rate, self.settings.weight_decay)
         self._refresh()
         return self
 
     @property
     def _head_seed(self) -> int:
-        return self.seed
+        return self.settings.seed
 
     def _standardizer(self, units: Units, row_unit: Tensor) -> Standardizer:
         return Standardizer.fit(units.features)
@@ -103,15 +96,18 @@ class ScaleBesidePolicy(OneHeadScale):
     def step(self, unit: Tensor, evidence: Tensor, strength: Tensor) -> float:
         """One head step on the batch's detached evidence; gives the head's loss before it."""
         rows = Rows(unit.cpu(), evidence.detach().float().cpu(), strength.float().cpu())
-        loss = partial(self._batch_loss, rows, margins(rows, self.tau, self.levels))
+        loss = partial(self._batch_loss, rows, margins(rows, self.settings.tau, self.settings.levels))
         self.curve_.append(self.descent_.step(loss))
         self._refresh()
         return self.curve_[-1]
 
     def finish(self, rows: Rows) -> Self:
         """Describes the learned scale, with the final policy's evidence about the training rows."""
-        margin, squashed = margins(rows, self.tau, self.levels), self.scale_.squashed(self.units_)
-        self.diagnostics_ = describe(self.q_, rows, margin, squashed)
+        margin, squashed = (
+            margins(rows, self.settings.tau, self.settings.levels),
+            self.scale_.squashed(self.units_),
+        )
+        self.diagnostics_ = diagnose(self.q_, rows, margin, squashed)
         return self
 
     @abstractmethod
@@ -129,18 +125,17 @@ class ScaleBesidePolicy(OneHeadScale):
     def load_state(self, tensors: dict[str, Tensor]) -> Self:
         """Goes on exactly where `state` was taken; call `start` first."""
         self.restore(tensors)
-        self.descent_ = Descent(self.scale_.head, self.learning_rate, self.weight_decay)
+        self.descent_ = Descent(self.scale_.head, self.settings.learning_rate, self.settings.weight_decay)
         named = {name.removeprefix(MOMENTS): v for name, v in tensors.items() if name.startswith(MOMENTS)}
         self.descent_.load_state(named)
         return self
 
 
-@dataclass(kw_only=True, eq=False)
 class JointScale(ScaleBesidePolicy):
     """AO-fit with exact centering over all unique units ("Joint AO-fit heads")."""
 
     name: ClassVar = "joint"
-    penalty: float = 0.01
+    settings: JointSettings
 
     @property
     def map(self) -> MapName:
@@ -151,8 +146,8 @@ class JointScale(ScaleBesidePolicy):
 
     def _batch_loss(self, rows: Rows, margin: Tensor) -> Tensor:
         log_q = self._log_scales(self.scale_.head(self.features_, self.domains_))
-        data = residual_loss(log_q, rows, self.placement, margin)
-        return data + self.penalty * (log_q**2).mean()
+        data = residual_loss(log_q, rows, self.settings.placement, margin)
+        return data + self.settings.penalty * (log_q**2).mean()
 
     def _log_scales(self, raw: Tensor) -> Tensor:
         return maps.centered(raw, maps.center_of(raw))
@@ -164,13 +159,11 @@ class JointScale(ScaleBesidePolicy):
         self.q_ = self._log_scales(raw).exp()
 
 
-@dataclass(kw_only=True, eq=False)
 class SigmoidJointScale(JointScale):
     """The earlier variant with q = 0.5 + 1.5·σ(h), which saturates ("Earlier joint scale saturation")."""
 
     name: ClassVar = "sigmoid-joint"
     start_at: ClassVar[float] = SIGMOID_START
-    placement: Placement = "wr"
 
     @property
     def map(self) -> MapName:
@@ -180,18 +173,14 @@ class SigmoidJointScale(JointScale):
         return maps.saturating(raw)
 
 
-@dataclass(kw_only=True, eq=False)
 class EMAScale(ScaleBesidePolicy):
     """Moving-average centering, Tanh head, placement as in the policy ("How EMA-joint learns q")."""
 
     name: ClassVar = "ema"
     activation: ClassVar[Activation] = "tanh"
-    weight_decay: ClassVar[float] = 1e-3
+    settings: EMASettings
 
-    smoothness: float = 0.01
-    centering: float = 1.0  # weight of the squared batch mean of log q
-
-    noise_: torch.Generator = field(init=False, repr=False)
+    noise_: torch.Generator
 
     @property
     def map(self) -> MapName:
@@ -199,7 +188,7 @@ class EMAScale(ScaleBesidePolicy):
 
     @property
     def _head_seed(self) -> int:
-        return self.seed + EMA_SEED_OFFSET
+        return self.settings.seed + EMA_SEED_OFFSET
 
     def start(self, units: Units, row_unit: Tensor) -> Self:
         self.noise_ = torch.Generator().manual_seed(self._head_seed)
@@ -228,9 +217,9 @@ class EMAScale(ScaleBesidePolicy):
             return maps.moving(self.scale_.head(features, domains), self._center)
 
         log_q = log_scales(features)
-        data = -logsigmoid(SCORES[self.placement](rows.evidence, margin, log_q.exp())).mean()
+        data = -logsigmoid(SCORES[self.settings.placement](rows.evidence, margin, log_q.exp())).mean()
         rough = roughness(log_scales, features, log_q, self.noise_)
-        return data + self.centering * log_q.mean() ** 2 + self.smoothness * rough
+        return data + self.settings.centering * log_q.mean() ** 2 + self.settings.smoothness * rough
 
     @property
     def _center(self) -> Tensor:

@@ -1,7 +1,6 @@
 """Five heads, each fitted outside one fold and predicting that fold ("AO-fitted scales")."""
 
 import warnings
-from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 import torch
@@ -10,28 +9,25 @@ from torch import Tensor
 from unmdpo.errors import UnmdpoWarning
 from unmdpo.scale.base import domain_count, fold_count, folds_of
 from unmdpo.scale.data import Rows, Units
-from unmdpo.scale.diagnostics import describe
+from unmdpo.scale.diagnostics import diagnose
 from unmdpo.scale.features import Standardizer
+from unmdpo.scale.fitting import HeadScale, margins, restore_folds
 from unmdpo.scale.maps import LOG_2
 from unmdpo.scale.pooled import PooledScale
-from unmdpo.scale.training import HeadScale, margins, restore_folds
-from unmdpo.scores import Placement
 
 SEED_STEP = 1009
 
 
-@dataclass(kw_only=True, eq=False)
 class CrossFittedScale(PooledScale):
-    """Held-out predictions pooled and calibrated by one additive log offset (Eq. oof-calibration).
+    """Held-out predictions pooled and calibrated by one additive log offset (Eq. new-scale-oof-calibration).
 
     Standardization uses all units; centering and regularization those outside the head's fold.
     """
 
     name: ClassVar = "cross-fitted"
-    placement: Placement = "ao"
 
-    heads_: list[HeadScale] = field(init=False, repr=False)
-    offset_: Tensor = field(init=False, repr=False)  # () c_OOF
+    heads_: list[HeadScale]
+    offset_: Tensor  # () c_OOF
 
     def fit(self, units: Units, rows: Rows) -> Self:
         folds, domains = fold_count(units), domain_count(units)
@@ -45,7 +41,7 @@ class CrossFittedScale(PooledScale):
                 rows.reindexed(outside),
                 standardizer,
                 domains,
-                self.seed + SEED_STEP * (fold + 1),
+                self.settings.seed + SEED_STEP * (fold + 1),
             )
             held_out[~outside] = scale.log_scales(units.select(~outside))
             squashed[~outside] = scale.squashed(units.select(~outside))
@@ -54,8 +50,8 @@ class CrossFittedScale(PooledScale):
         self.curve_ = torch.tensor(curves).mean(0).tolist()
         self.offset_ = held_out.mean()
         self.q_ = (held_out - self.offset_).exp()
-        margin = margins(rows, self.tau, self.levels)
-        self.diagnostics_ = describe(self.q_, rows, margin, squashed)
+        margin = margins(rows, self.settings.tau, self.settings.levels)
+        self.diagnostics_ = diagnose(self.q_, rows, margin, squashed)
         self._check_bounds()
         return self
 

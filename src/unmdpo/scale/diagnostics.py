@@ -8,7 +8,7 @@ from unmdpo.scale.data import Rows
 SATURATED = 0.95  # share of the map's bound beyond which a unit counts as pinned
 
 
-def describe(q: Tensor, rows: Rows, margin: Tensor, squashed: Tensor) -> dict[str, float]:
+def diagnose(q: Tensor, rows: Rows, margin: Tensor, squashed: Tensor) -> dict[str, float]:
     """Of unit scales (u,) and the rows they were fitted to, with `margin` (n,) τ·m(k).
 
     `squashed` (u,) in [−1, 1] is each unit's place between the bounds of its map.

@@ -6,7 +6,6 @@ fold; their pooled held-out predictions pass once through the centered map with 
 """
 
 import math
-from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, Self
 
@@ -14,40 +13,35 @@ import torch
 from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
+from unmdpo.catalog.estimators import EntropySettings
 from unmdpo.scale import maps
 from unmdpo.scale.base import FrozenScale, domain_count, fold_count, folds_of
 from unmdpo.scale.data import VOTE_CATEGORIES, Rows, Units
-from unmdpo.scale.diagnostics import correlation, describe
+from unmdpo.scale.diagnostics import correlation, diagnose
 from unmdpo.scale.features import Standardizer, row_counts
+from unmdpo.scale.fitting import Descent, HeadScale, margins, restore_folds, roughness
 from unmdpo.scale.head import ScaleHead
 from unmdpo.scale.maps import Center
-from unmdpo.scale.training import Descent, HeadScale, margins, restore_folds, roughness
 
-SEED, SEED_STEP = 260827, 1009
+SEED_STEP = 1009
 GATE = ("positive correlation", "scale varies", "geometrically centered over rows")
 
 
 def entropy_targets(votes: Tensor) -> Tensor:
-    """(n, 6) vote counts → (n,) Jeffreys-smoothed entropy, scaled to [0, log 2] (Eq. entropy-target)."""
+    """(n, 6) vote counts → (n,) Jeffreys-smoothed entropy in [0, log 2] (Eq. alternative-entropy-target)."""
     counts = votes.double()
     p = (counts + 0.5) / (counts.sum(1, keepdim=True) + VOTE_CATEGORIES / 2)
     return math.log(2) / math.log(VOTE_CATEGORIES) * -(p * p.log()).sum(1)
 
 
-@dataclass(kw_only=True, eq=False)
 class EntropyScale(FrozenScale):
     name: ClassVar = "entropy"
-    smoothness: float = 0.01
-    epochs: int = 30
-    batch: int = 512
-    learning_rate: float = 1e-3
-    weight_decay: float = 1e-3
-    seed: int = SEED
+    settings: EntropySettings
 
-    curve_: list[float] = field(init=False, repr=False)  # mean loss of each epoch, over the heads
-    heads_: list[HeadScale] = field(init=False, repr=False)
-    center_: Center = field(init=False, repr=False)
-    gate_: dict[str, bool] = field(init=False, repr=False)
+    curve_: list[float]  # mean loss of each epoch, over the heads
+    heads_: list[HeadScale]
+    center_: Center
+    gate_: dict[str, bool]
 
     def fit(self, units: Units, rows: Rows) -> Self:
         folds = folds_of(units)
@@ -62,7 +56,7 @@ class EntropyScale(FrozenScale):
         for fold in range(fold_count(units)):
             outside = folds != fold
             kept = outside[rows.unit]
-            seed = self.seed + SEED_STEP * (fold + 1)
+            seed = self.settings.seed + SEED_STEP * (fold + 1)
             head, curve = self._fit_head(units, rows.unit[kept], targets[kept].float(), standardizer, seed)
             with torch.no_grad():
                 raw[~outside] = head.raw(units.select(~outside))
@@ -72,7 +66,7 @@ class EntropyScale(FrozenScale):
         self.center_ = maps.center_of(raw, weights)
         self.q_ = maps.centered(raw, self.center_).exp()
         squashed = maps.squashed(raw, self.center_)
-        self.diagnostics_ = describe(self.q_, rows, margins(rows, 1.0, None), squashed)
+        self.diagnostics_ = diagnose(self.q_, rows, margins(rows, 1.0, None), squashed)
         self._diagnose(raw[rows.unit], targets, rows)
         return self
 
@@ -81,15 +75,15 @@ class EntropyScale(FrozenScale):
     ) -> tuple[HeadScale, list[float]]:
         """SmoothL1 regression in shuffled batches, the last of which may be smaller; mean loss per epoch."""
         features, domains = standardizer(units.features), units.domain_ids
-        head = ScaleHead(features.shape[1], domain_count(units), seed=seed)
-        descent = Descent(head, self.learning_rate, self.weight_decay)
+        head = ScaleHead(features.shape[1], domain_count(units), seed=seed, width=self.settings.hidden)
+        descent = Descent(head, self.settings.learning_rate, self.settings.weight_decay)
         rng = torch.Generator().manual_seed(seed)
         curve = []
-        for _ in range(self.epochs):
+        for _ in range(self.settings.epochs):
             total = 0.0
             order = torch.randperm(len(unit), generator=rng)
-            for start in range(0, len(order), self.batch):
-                members = order[start : start + self.batch]
+            for start in range(0, len(order), self.settings.batch):
+                members = order[start : start + self.settings.batch]
                 x, d = features[unit[members]], domains[unit[members]]
                 loss = partial(self._loss, head, x, d, targets[members], rng)
                 total += descent.step(loss) * len(members)
@@ -99,7 +93,7 @@ class EntropyScale(FrozenScale):
     def _loss(self, head: ScaleHead, x: Tensor, d: Tensor, y: Tensor, rng: torch.Generator) -> Tensor:
         predicted: Tensor = head(x, d)
         rough = roughness(lambda moved: head(moved, d), x, predicted, rng)
-        return smooth_l1_loss(predicted, y) + self.smoothness * rough
+        return smooth_l1_loss(predicted, y) + self.settings.smoothness * rough
 
     def _diagnose(self, predicted: Tensor, targets: Tensor, rows: Rows) -> None:
         """The held-out correlation and the gate; passing it shows neither accuracy nor significance."""

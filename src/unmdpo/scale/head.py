@@ -1,11 +1,10 @@
-"""The scale network's scalar: a width-16 perceptron on fixed features plus one scalar per domain."""
+"""The scale network's scalar: a small perceptron on fixed features plus one scalar per domain."""
 
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-WIDTH = 16
 Activation = Literal["gelu", "tanh"]
 
 
@@ -13,12 +12,19 @@ class ScaleHead(nn.Module):
     """Linear → activation → Linear, its last layer and domain terms zero at the start."""
 
     def __init__(
-        self, dimension: int, domains: int, *, seed: int, activation: Activation = "gelu", start: float = 0.0
+        self,
+        dimension: int,
+        domains: int,
+        *,
+        seed: int,
+        width: int = 16,
+        activation: Activation = "gelu",
+        start: float = 0.0,
     ) -> None:
         super().__init__()
         rng = torch.Generator().manual_seed(seed)  # its own: the caller's randomness is left alone
-        self.hidden = nn.utils.skip_init(nn.Linear, dimension, WIDTH)  # type: ignore[no-untyped-call]
-        self.output = nn.utils.skip_init(nn.Linear, WIDTH, 1)  # type: ignore[no-untyped-call]
+        self.hidden = nn.utils.skip_init(nn.Linear, dimension, width)  # type: ignore[no-untyped-call]
+        self.output = nn.utils.skip_init(nn.Linear, width, 1)  # type: ignore[no-untyped-call]
         bound = dimension**-0.5  # PyTorch's default for linear layers
         nn.init.uniform_(self.hidden.weight, -bound, bound, generator=rng)
         nn.init.uniform_(self.hidden.bias, -bound, bound, generator=rng)

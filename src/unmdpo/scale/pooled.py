@@ -1,23 +1,20 @@
 """The main estimator, one head fitted to all pooled out-of-fold values, and the constant control."""
 
-from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
+from unmdpo.catalog.estimators import PooledSettings
 from unmdpo.scale import maps
-from unmdpo.scale.base import FrozenScale, Levels, domain_count
+from unmdpo.scale.base import FrozenScale, OneHeadScale, domain_count
 from unmdpo.scale.data import Rows, Units
-from unmdpo.scale.diagnostics import describe
+from unmdpo.scale.diagnostics import diagnose
 from unmdpo.scale.features import Standardizer
+from unmdpo.scale.fitting import Descent, HeadScale, MapName, margins, residual_loss
 from unmdpo.scale.head import ScaleHead
-from unmdpo.scale.one_head import OneHeadScale
-from unmdpo.scale.training import Descent, HeadScale, MapName, margins, residual_loss
-from unmdpo.scores import Placement
 
 
-@dataclass(kw_only=True, eq=False)
 class ConstantScale(FrozenScale):
     """q ≡ 1: the control that keeps margins and normalization but learns no scale."""
 
@@ -25,7 +22,7 @@ class ConstantScale(FrozenScale):
 
     def fit(self, units: Units, rows: Rows) -> Self:
         self.q_ = torch.ones(len(units))
-        self.diagnostics_ = describe(self.q_, rows, margins(rows, 1.0, None), torch.zeros(len(units)))
+        self.diagnostics_ = diagnose(self.q_, rows, margins(rows, 1.0, None), torch.zeros(len(units)))
         return self
 
     def predict(self, units: Units) -> Tensor:
@@ -39,7 +36,6 @@ class ConstantScale(FrozenScale):
         return self
 
 
-@dataclass(kw_only=True, eq=False)
 class PooledScale(OneHeadScale, FrozenScale):
     """WR-fit (the paper's main formulation) or AO-fit; centered or not, any λ_q.
 
@@ -47,44 +43,37 @@ class PooledScale(OneHeadScale, FrozenScale):
     """
 
     name: ClassVar = "pooled"
-    placement: Placement = "wr"
-    centered: bool = True
-    penalty: float = 0.01
-    tau: float = 1.0
-    levels: Levels = None
-    updates: int = 150
-    learning_rate: float = 1e-3
-    seed: int = 42
+    settings: PooledSettings
 
     @property
     def map(self) -> MapName:
-        return "centered" if self.centered else "uncentered"
+        return "centered" if self.settings.centered else "uncentered"
 
     def fit(self, units: Units, rows: Rows) -> Self:
-        standardizer = Standardizer.fit(units.features)
-        self.scale_, self.curve_ = self._fit_head(units, rows, standardizer, domain_count(units), self.seed)
+        seed, standardizer = self.settings.seed, Standardizer.fit(units.features)
+        self.scale_, self.curve_ = self._fit_head(units, rows, standardizer, domain_count(units), seed)
         self.q_ = self.predict(units)
-        margin = margins(rows, self.tau, self.levels)
-        self.diagnostics_ = describe(self.q_, rows, margin, self.scale_.squashed(units))
+        margin = margins(rows, self.settings.tau, self.settings.levels)
+        self.diagnostics_ = diagnose(self.q_, rows, margin, self.scale_.squashed(units))
         return self
 
     def _fit_head(
         self, units: Units, rows: Rows, standardizer: Standardizer, domains: int, seed: int
     ) -> tuple[HeadScale, list[float]]:
         """One head by full-batch updates, its means recomputed after the last, and the loss curve."""
-        features, domain_ids = standardizer(units.features), units.domain_ids
+        s, features, domain_ids = self.settings, standardizer(units.features), units.domain_ids
         valid = rows.valid_rows
         valid = Rows(valid.unit, valid.evidence.float(), valid.strength)
-        margin = margins(valid, self.tau, self.levels)
-        head = ScaleHead(features.shape[1], domains, seed=seed)
-        descent = Descent(head, self.learning_rate)
+        margin = margins(valid, s.tau, s.levels)
+        head = ScaleHead(features.shape[1], domains, seed=seed, width=s.hidden)
+        descent = Descent(head, s.learning_rate, s.weight_decay)
 
         def loss() -> Tensor:
             raw = head(features, domain_ids)
-            log_q = maps.centered(raw, maps.center_of(raw)) if self.centered else maps.uncentered(raw)
-            return residual_loss(log_q, valid, self.placement, margin) + self.penalty * (log_q**2).mean()
+            log_q = maps.centered(raw, maps.center_of(raw)) if s.centered else maps.uncentered(raw)
+            return residual_loss(log_q, valid, s.placement, margin) + s.penalty * (log_q**2).mean()
 
-        curve = [descent.step(loss) for _ in range(self.updates)]
+        curve = [descent.step(loss) for _ in range(s.updates)]
         with torch.no_grad():
-            center = maps.center_of(head(features, domain_ids)) if self.centered else None
+            center = maps.center_of(head(features, domain_ids)) if s.centered else None
         return HeadScale(standardizer, head, self.map, center), curve

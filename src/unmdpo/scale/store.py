@@ -7,8 +7,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from unmdpo.errors import UserError
-from unmdpo.scale.base import ScaleEstimator
-from unmdpo.scale.table import ESTIMATORS
+from unmdpo.files import write_text
+from unmdpo.scale.base import ScaleEstimator, make_estimator
 
 TENSORS, DESCRIPTION = "scale.safetensors", "scale.json"
 
@@ -20,23 +20,20 @@ def save_scale(estimator: ScaleEstimator, folder: Path) -> None:
     save_file(estimator.tensors(), folder / TENSORS)
     described = {
         "estimator": estimator.name,
-        "settings": estimator.settings,
+        "settings": estimator.settings.model_dump(mode="json"),
         "diagnostics": getattr(estimator, "diagnostics_", {}),
     }
-    (folder / DESCRIPTION).write_text(json.dumps(described, indent=2) + "\n", "utf-8")
+    write_text(folder / DESCRIPTION, json.dumps(described, indent=2) + "\n")
 
 
 def load_scale(folder: Path) -> ScaleEstimator:
     try:
         described = json.loads((folder / DESCRIPTION).read_text("utf-8"))
-        settings = described["settings"]
-        if settings.get("levels") is not None:
-            settings["levels"] = tuple(settings["levels"])  # JSON has no tuples
-        estimator = ESTIMATORS[described["estimator"]](**settings)
+        estimator = make_estimator(described["estimator"], described["settings"])
         estimator.restore(load_file(folder / TENSORS))
         estimator.diagnostics_ = described["diagnostics"]
     except FileNotFoundError as error:
         raise UserError(f"{folder}: no fitted scale here ({error.filename} is missing)") from error
-    except (KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
+    except (UserError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
         raise UserError(f"{folder}: not a readable scale: {error}") from error
     return estimator

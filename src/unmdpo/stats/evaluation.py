@@ -9,11 +9,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import rankdata
 
 Floats = NDArray[np.float64]
 TIE = 1e-6  # score differences of at most this size are ties
 RESAMPLES = 10_000
+RANK_RESAMPLES = 1000  # of rank correlations
 LONGEST = 1.15  # the selection rule's limit on L/L_D
 
 
@@ -124,3 +126,23 @@ def _length(mean: Any) -> Any:
 def _estimate(value: float, draws: Floats) -> Estimate:
     low, high = np.percentile(draws, [2.5, 97.5])
     return Estimate(value, float(low), float(high))
+
+
+def rank_correlation(first: ArrayLike, second: ArrayLike, seed: int = 0) -> Estimate | None:
+    """Spearman's ρ, its interval from paired resamples; None where one side does not vary."""
+    pair = np.stack([np.asarray(first, np.float64), np.asarray(second, np.float64)])  # (2, n)
+    if pair.shape[1] < 2 or np.isclose(pair.max(axis=1), pair.min(axis=1)).any():
+        return None
+    drawn = np.random.default_rng(seed).integers(0, pair.shape[1], size=(RANK_RESAMPLES, pair.shape[1]))
+    resampled = _spearman(pair[0][drawn], pair[1][drawn])
+    low, high = np.nanpercentile(resampled, [2.5, 97.5])
+    return Estimate(float(_spearman(pair[:1], pair[1:])[0]), float(low), float(high))
+
+
+def _spearman(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(k,) correlations of the ranks of k pairs of rows (k, n); nan for rows that do not vary."""
+    ranks = [rankdata(rows, axis=1) for rows in (first, second)]
+    a, b = (rows - rows.mean(axis=1, keepdims=True) for rows in ranks)
+    with np.errstate(invalid="ignore"):
+        found: NDArray[np.float64] = (a * b).sum(axis=1) / np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1))
+    return found

@@ -27,7 +27,7 @@ GRADIENT = 1e-5
 def category_probabilities(
     gap: ArrayLike, scale: ArrayLike, cutpoints: ArrayLike, cdf: Callable[[Floats], Floats] = expit
 ) -> Floats:
-    """(…, J) probabilities of the J categories that J−1 cutpoints divide (Eq. ordinal-pmf)."""
+    """(…, J) probabilities of the J categories that J−1 cutpoints divide (Eq. ordinal-pmf-appendix)."""
     cuts = _checked(cutpoints, scale)
     location = np.asarray(gap, dtype=np.float64)[..., None]
     inner = cdf((cuts - location) / np.asarray(scale, dtype=np.float64)[..., None])  # (…, J−1)

@@ -9,7 +9,7 @@ from unmdpo.data.sources.helpsteer3 import HelpSteer3
 from unmdpo.data.sources.pandalm import PandaLM
 from unmdpo.data.sources.preference import Preference
 from unmdpo.data.sources.scored import Scored
-from unmdpo.nearest import did_you_mean
+from unmdpo.errors import did_you_mean
 
 # In the order in which `detect` tries them: the most particular columns first.
 SOURCES: dict[str, type[Source]] = {

@@ -7,9 +7,8 @@ from typing import ClassVar, NamedTuple
 
 from unmdpo.data.comparison import Comparison
 from unmdpo.data.identity import Prompt
-from unmdpo.data.pairing import PairRule
 from unmdpo.data.rows import BadRows, Row
-from unmdpo.data.strength import StrengthRule
+from unmdpo.data.strength import PairRule, StrengthRule
 from unmdpo.errors import UserError
 
 
@@ -21,12 +20,15 @@ class SourceSettings:
     pairing: PairRule = field(default_factory=PairRule)
 
 
-class HubLayout(NamedTuple):
-    """Where a source's official data lives on the Hub, and in which part of the repository."""
+class HubData(NamedTuple):
+    """A source's official data on the Hub: in which part of which repository, and how much of it."""
 
     path: str = ""
     data_dir: str | None = None
     config: str | None = None
+    pairs: int = 0  # training comparisons
+    prompts: int = 0  # distinct ones among them
+    validation_rows: int = 0  # an upper bound of the validation split's prompts
 
 
 class Source(ABC):
@@ -34,7 +36,7 @@ class Source(ABC):
 
     shapes: ClassVar[tuple[frozenset[str], ...]]  # a row with all columns of one set fits
     labels: ClassVar[str] = "strengths of its own"
-    hub: ClassVar[HubLayout | None] = None
+    hub: ClassVar[HubData | None] = None
     split_column: ClassVar[str | None] = None  # where one file holds several splits
     uses: ClassVar[frozenset[str]] = frozenset()  # the settings this source looks at
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from unmdpo.data.identity import Message, Prompt
 from unmdpo.data.rows import Row
-from unmdpo.data.sources.base import AnnotatedSource, HubLayout, Unlabelled
+from unmdpo.data.sources.base import AnnotatedSource, HubData, Unlabelled
 from unmdpo.data.sources.helpsteer3 import MAX_STRENGTH, annotator_scores
 
 # All votes before those that formed the label: the latter were selected for their agreement.
@@ -16,7 +16,9 @@ TURN = re.compile(r"<extra_id_1>(User|Assistant)\n")
 class HelpSteer2(AnnotatedSource):
     shapes: ClassVar = (frozenset({"prompt", "response_1", "response_2", "preference_strength"}),)
     label_columns: ClassVar = ("preference_strength", *VOTES)
-    hub: ClassVar = HubLayout("nvidia/HelpSteer2", data_dir="preference")
+    hub: ClassVar = HubData(
+        "nvidia/HelpSteer2", data_dir="preference", pairs=6_766, prompts=6_765, validation_rows=448
+    )
     split_column: ClassVar = "split"
 
     def unlabelled(self, row: Row) -> Unlabelled:

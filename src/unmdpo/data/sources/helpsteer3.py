@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from unmdpo.data.rows import Row
-from unmdpo.data.sources.base import AnnotatedSource, HubLayout, Unlabelled
+from unmdpo.data.sources.base import AnnotatedSource, HubData, Unlabelled
 
 MAX_STRENGTH = 3
 
@@ -11,7 +11,9 @@ MAX_STRENGTH = 3
 class HelpSteer3(AnnotatedSource):
     shapes: ClassVar = (frozenset({"context", "response1", "response2", "overall_preference"}),)
     label_columns: ClassVar = ("overall_preference", "individual_preference")
-    hub: ClassVar = HubLayout("nvidia/HelpSteer3", config="preference")
+    hub: ClassVar = HubData(
+        "nvidia/HelpSteer3", config="preference", pairs=36_299, prompts=22_756, validation_rows=2_017
+    )
 
     def unlabelled(self, row: Row) -> Unlabelled:
         return Unlabelled(

@@ -1,24 +1,45 @@
-"""Every kind of stage by its name."""
+"""Every kind of stage in one table. Each one's file says what it needs, what it does and what it costs.
 
-from unmdpo.pipeline.stage import Kind
+To add a stage, write its file and add its row: everything else (the graph, plans, executors, records) reads
+this table.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from unmdpo.pipeline.fingerprint import Fingerprints
+from unmdpo.pipeline.graph import Graph
+from unmdpo.pipeline.stage import Kind, Stage
 from unmdpo.pipeline.stages import convert, data, evaluation, pilots, policies, reference, scales
+from unmdpo.recipe import Recipe
 
-KINDS: dict[str, Kind] = {
+KINDS: dict[str, Kind[Any]] = {
     kind.name: kind
     for kind in (
-        Kind("comparisons", 1, data.comparisons),
-        Kind("validation", 1, data.validation),
-        Kind("panel", 1, data.panel),
-        Kind("converted", 1, convert.converted),
-        Kind("encoded", 1, data.encoded),
-        Kind("reference", 1, reference.reference, ranked=True),
-        Kind("features", 1, reference.features),
-        Kind("pilot", 1, pilots.pilot, ranked=True),
-        Kind("oof", 1, pilots.out_of_fold),
-        Kind("scale", 1, scales.scale),
-        Kind("policy", 1, policies.policy, ranked=True),
-        Kind("generation", 1, evaluation.generation),
-        Kind("judgement", 1, evaluation.judgement),
-        Kind("summary", 1, evaluation.summary),
+        data.COMPARISONS_STAGE,
+        data.VALIDATION_STAGE,
+        data.PANEL_STAGE,
+        convert.CONVERTED_STAGE,
+        data.ENCODED_STAGE,
+        reference.REFERENCE_STAGE,
+        reference.FEATURES_STAGE,
+        pilots.PILOT_STAGE,
+        pilots.OOF_STAGE,
+        scales.SCALE_STAGE,
+        policies.POLICY_STAGE,
+        evaluation.GENERATION_STAGE,
+        evaluation.JUDGEMENT_STAGE,
+        evaluation.SUMMARY_STAGE,
     )
 }
+
+
+def build(
+    recipe: Recipe, fingerprints: Fingerprints, borrowed: Mapping[str, Stage[Any]]
+) -> dict[str, Stage[Any]]:
+    """Every stage of a recipe by its name, inputs first. `borrowed` are scales that come from other runs."""
+    graph = Graph(recipe, fingerprints, borrowed)
+    for kind in KINDS.values():
+        if kind.wanted is not None:
+            kind.wanted(graph)
+    return graph.stages

@@ -1,17 +1,37 @@
-"""A model that comes in one quantized file, once, as a folder that loads in half a second."""
+"""A model that comes as one quantized file, turned once into a folder that loads in half a second."""
+
+from typing import Any
 
 import torch
 
 from unmdpo.engine.models import load_model, load_tokenizer
-from unmdpo.pipeline.common import model_source
-from unmdpo.pipeline.stage import Job, Notes
+from unmdpo.engine.settings import ModelSource
+from unmdpo.pipeline.artifacts import MODEL
+from unmdpo.pipeline.graph import Graph
+from unmdpo.pipeline.stage import CONVERTED, Job, Kind, Notes, PinnedModel, Stage
+from unmdpo.settings import Strict
 
 
-def converted(job: Job) -> Notes:
+class ConvertedSettings(Strict):
+    model: PinnedModel
+
+
+def converted_model(graph: Graph, model: ModelSource, suffix: str = "") -> dict[str, Stage[Any]]:
+    """What stages that load the model need: its conversion, if it comes as a GGUF file."""
+    if model.gguf_file is None:
+        return {}
+    settings = ConvertedSettings(model=graph.pinned(model))
+    return {CONVERTED: graph.stage(CONVERTED_STAGE, settings, {}, f"{CONVERTED_STAGE.name}{suffix}")}
+
+
+def convert(job: Job[ConvertedSettings]) -> Notes:
     """The weights of a GGUF file, dequantized to bfloat16, with its tokenizer and chat template."""
-    source = model_source(job.settings["model"])
+    source, folder = job.settings.model.source, job.folder / MODEL.name
     tokenizer = load_tokenizer(source)
     model = load_model(source, device=torch.device("cpu"), dtype=torch.bfloat16)
-    model.save_pretrained(job.folder / "model")
-    tokenizer.save_pretrained(job.folder / "model")
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     return {"parameters": model.num_parameters()}
+
+
+CONVERTED_STAGE = Kind(CONVERTED, convert)

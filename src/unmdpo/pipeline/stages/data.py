@@ -4,28 +4,93 @@ from pathlib import Path
 
 from unmdpo.data import Comparisons, DataRef, SourceSettings, load_comparisons
 from unmdpo.data.domains import modal_domains
-from unmdpo.data.pairing import PairRule
-from unmdpo.data.panels import sample_panel, split_prompts
-from unmdpo.data.prompts import read_prompts
-from unmdpo.data.sources import SOURCES
-from unmdpo.engine.encode import EncodedPairs
-from unmdpo.engine.models import make_encoder
+from unmdpo.data.panels import read_prompts, sample_panel, split_prompts
+from unmdpo.engine.pairs.encode import EncodedPairs, Encoder
+from unmdpo.engine.settings import ModelSource
 from unmdpo.errors import UserError
-from unmdpo.pipeline.common import model_source
-from unmdpo.pipeline.stage import Job, Notes
-from unmdpo.pipeline.tables import Panel, read_comparisons, write_comparisons
-from unmdpo.recipe.data import DataRecipe
+from unmdpo.pipeline.artifacts import COMPARISONS, PAIRS, PANEL, VALIDATION, Panel
+from unmdpo.pipeline.graph import Files, Graph
+from unmdpo.pipeline.stage import Job, Kind, Notes, PinnedModel, Stage
+from unmdpo.pipeline.stages.convert import converted_model
+from unmdpo.recipe.settings import RowsRecipe, ValidationRecipe
+from unmdpo.settings import Strict
 
-TRAIN, VALIDATION = "train.parquet", "validation.parquet"
+
+class ComparisonsSettings(Strict):
+    rows: RowsRecipe
+    held_out: ValidationRecipe | None  # a share of the training prompts, where validation is one
+    files: Files
 
 
-def comparisons(job: Job) -> Notes:
+class ValidationSettings(Strict):
+    rows: RowsRecipe
+    validation: ValidationRecipe
+    files: Files
+
+
+class PanelSettings(Strict):
+    size: int
+    seed: int
+    path: str | None
+    files: Files
+
+
+class EncodedSettings(Strict):
+    model: PinnedModel
+    max_length: int
+
+
+def comparisons(graph: Graph) -> Stage[ComparisonsSettings]:
+    """What is trained on; of the validation settings only a held-out share matters to it."""
+    data = graph.recipe.data
+    settings = ComparisonsSettings(
+        rows=_rows(graph),
+        held_out=data.validation if data.validation.fraction is not None else None,
+        files=graph.files([data.path]),
+    )
+    return graph.stage(COMPARISONS_STAGE, settings, {})
+
+
+def validation(graph: Graph) -> Stage[ValidationSettings]:
+    data = graph.recipe.data
+    settings = ValidationSettings(
+        rows=_rows(graph), validation=data.validation, files=graph.files([data.path, data.validation.path])
+    )
+    return graph.stage(VALIDATION_STAGE, settings, {})
+
+
+def _rows(graph: Graph) -> RowsRecipe:
+    return RowsRecipe(**{name: getattr(graph.recipe.data, name) for name in RowsRecipe.model_fields})
+
+
+def panel(graph: Graph, name: str) -> Stage[PanelSettings]:
+    """Drawn without the prompts of the panels before it."""
+    assert graph.recipe.evaluation is not None
+    panels = graph.recipe.evaluation.panels
+    given, earlier = panels[name], [*panels][: [*panels].index(name)]
+    inputs: dict[str, Stage[PanelSettings] | Stage[ValidationSettings]] = {
+        f"after {other}": panel(graph, other) for other in earlier
+    }
+    if given.path is None:
+        inputs[VALIDATION_STAGE.name] = validation(graph)
+    settings = PanelSettings(
+        size=given.size, seed=given.seed, path=given.path, files=graph.files([given.path])
+    )
+    return graph.stage(PANEL_STAGE, settings, inputs, PANEL_STAGE.called(name))
+
+
+def encoded(graph: Graph, model: ModelSource, suffix: str = "") -> Stage[EncodedSettings]:
+    settings = EncodedSettings(model=graph.pinned(model), max_length=graph.recipe.data.max_length)
+    inputs = {"comparisons": comparisons(graph), **converted_model(graph, model, suffix)}
+    return graph.stage(ENCODED_STAGE, settings, inputs, f"{ENCODED_STAGE.name}{suffix}")
+
+
+def read_comparisons(job: Job[ComparisonsSettings]) -> Notes:
     """Training rows, without ties and without the prompts that are held out."""
-    recipe = DataRecipe.model_validate(job.settings["data"])
-    loaded = _load(recipe, recipe.path, recipe.split)
-    apart = _held_out(recipe, loaded)
+    loaded = _load(job.settings.rows)
+    apart = _held_out(job.settings.held_out, loaded)
     rows = [row for row in loaded.rows if row.prompt_hash not in apart]
-    write_comparisons(job.folder / TRAIN, rows)
+    job.save(COMPARISONS, rows)
     return {
         "comparisons": len(rows),
         "prompts": len({row.prompt_hash for row in rows}),
@@ -34,70 +99,66 @@ def comparisons(job: Job) -> Notes:
     }
 
 
-def validation(job: Job) -> Notes:
+def read_validation(job: Job[ValidationSettings]) -> Notes:
     """Rows whose prompts are for evaluation; ties too, since only their prompts are used."""
-    recipe = DataRecipe.model_validate(job.settings["data"])
-    given = recipe.validation
+    rows, given = job.settings.rows, job.settings.validation
     if given.fraction is not None:
-        loaded = _load(recipe, recipe.path, recipe.split)
-        apart = _held_out(recipe, loaded)
-        rows = [row for row in (*loaded.rows, *loaded.ties) if row.prompt_hash in apart]
+        loaded = _load(rows)
+        apart = _held_out(given, loaded)
+        kept = [row for row in (*loaded.rows, *loaded.ties) if row.prompt_hash in apart]
     else:
-        loaded = _load(recipe, given.path or recipe.path, "train" if given.path is not None else given.split)
-        rows = [*loaded.rows, *loaded.ties]
-    write_comparisons(job.folder / VALIDATION, rows)
-    return {"rows": len(rows), "prompts": len({row.prompt_hash for row in rows})}
+        elsewhere = given.path is not None
+        loaded = _load(rows, given.path if elsewhere else rows.place, "train" if elsewhere else given.split)
+        kept = [*loaded.rows, *loaded.ties]
+    job.save(VALIDATION, kept)
+    return {"rows": len(kept), "prompts": len({row.prompt_hash for row in kept})}
 
 
-def _held_out(recipe: DataRecipe, loaded: Comparisons) -> set[str]:
-    given = recipe.validation
-    if given.fraction is None:
+def _held_out(given: ValidationRecipe | None, loaded: Comparisons) -> set[str]:
+    if given is None or given.fraction is None:
         return set()
     return split_prompts((row.prompt_hash for row in loaded.rows), given.fraction, given.seed)
 
 
-def _load(recipe: DataRecipe, path: str | None, split: str) -> Comparisons:
-    official = SOURCES[recipe.source].hub
-    place = path or (official.path if official is not None else "")
-    rule = PairRule(recipe.pairing.pairs, recipe.pairing.min_gap)
-    settings = SourceSettings(strength=recipe.strength.rule, pairing=rule)
-    ref = DataRef(place, split, recipe.revision, recipe.config)
-    return load_comparisons(ref, source=recipe.source, settings=settings, max_bad_rows=recipe.max_bad_rows)
+def _load(rows: RowsRecipe, path: str | None = None, split: str | None = None) -> Comparisons:
+    ref = DataRef(path or rows.place, split or rows.split, rows.revision, rows.config)
+    settings = SourceSettings(strength=rows.strength, pairing=rows.pairing)
+    return load_comparisons(ref, source=rows.source, settings=settings, max_bad_rows=rows.max_bad_rows)
 
 
-def panel(job: Job) -> Notes:
-    """Prompts of the validation rows, or of a file of prompts, stratified by domain, without those of
-    earlier panels."""
-    if "validation" in job.inputs:
-        rows = read_comparisons(job.inputs["validation"].file(VALIDATION))
+def draw_panel(job: Job[PanelSettings]) -> Notes:
+    """Prompts of the validation rows, or of a file of prompts, stratified by domain."""
+    if job.settings.path is None:
+        rows = job.load(VALIDATION, VALIDATION_STAGE.name)
         prompts, domains = {row.prompt_hash: row.prompt for row in rows}, modal_domains(rows)
     else:
-        prompts, domains = read_prompts(Path(job.settings["path"]).expanduser())
+        prompts, domains = read_prompts(Path(job.settings.path).expanduser())
     earlier = {
         prompt
         for name, artifact in job.inputs.items()
-        if name != "validation"
-        for prompt in Panel.read(artifact.file("panel.json")).hashes
+        if name != VALIDATION_STAGE.name
+        for prompt in PANEL.load(artifact).hashes
     }
-    drawn = sample_panel(domains, job.settings["size"], job.settings["seed"], exclude=earlier)
+    drawn = sample_panel(domains, job.settings.size, job.settings.seed, exclude=earlier)
     chosen = Panel(drawn, [prompts[name] for name in drawn], [domains[name] for name in drawn])
-    chosen.write(job.folder / "panel.json")
+    job.save(PANEL, chosen)
     return {"prompts": len(chosen), "candidates": len(domains)}
 
 
-def encoded(job: Job) -> Notes:
+def encode(job: Job[EncodedSettings]) -> Notes:
     """Token ids of every training comparison, over-long and empty ones flagged."""
-    rows = read_comparisons(job.inputs["comparisons"].file(TRAIN))
-    encoder = make_encoder(model_source(job.settings["model"], job.inputs), job.settings["max_length"])
-    pairs = EncodedPairs.of(encoder.encode(rows))
+    rows, longest = job.load(COMPARISONS, "comparisons"), job.settings.max_length
+    pairs = EncodedPairs.of(Encoder.of(job.source(job.settings.model), longest).encode(rows))
     if not pairs.valid.any():
         raise UserError(
-            f"none of the {len(pairs)} comparisons has two responses and fits {encoder.max_length} tokens: "
-            "raise data.max_length, or look at the data"
+            f"none of the {len(pairs)} comparisons has two responses and fits {longest} tokens: "
+            "raise data.max_length, or check the data"
         )
-    pairs.save(job.folder / "pairs.safetensors")
-    return {
-        "pairs": len(pairs),
-        "valid": int(pairs.valid.sum()),
-        "tokens": int(pairs.lengths[pairs.valid].sum()),
-    }
+    job.save(PAIRS, pairs)
+    return {"pairs": len(pairs), "valid": int(pairs.valid.sum()), "tokens": pairs.valid_tokens}
+
+
+COMPARISONS_STAGE = Kind("comparisons", read_comparisons)
+VALIDATION_STAGE = Kind("validation", read_validation)
+PANEL_STAGE = Kind("panel", draw_panel)
+ENCODED_STAGE = Kind("encoded", encode)

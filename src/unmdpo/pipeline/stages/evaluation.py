@@ -2,92 +2,169 @@
 
 import contextlib
 import json
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from unmdpo.catalog import INITIAL
-from unmdpo.engine.endpoint import Endpoint, PairwiseJudge, Question
-from unmdpo.engine.generate import GenerationSettings, Generator
-from unmdpo.engine.judge import Judge, RewardModel, checked, load_function
-from unmdpo.engine.models import ModelSource, load_model, make_encoder
+from unmdpo.catalog.judges import AnyJudge, kind_of
+from unmdpo.catalog.objectives import INITIAL
+from unmdpo.engine.inference.endpoint import PairwiseJudge, Question
+from unmdpo.engine.inference.generate import GenerationSettings, Generator
+from unmdpo.engine.inference.judges import checked
+from unmdpo.engine.models import load_model
+from unmdpo.engine.pairs.encode import Encoder
 from unmdpo.engine.ranks import local_device
-from unmdpo.pipeline.common import model_source
-from unmdpo.pipeline.stage import Job, Notes
-from unmdpo.pipeline.store import Artifact, write_json
-from unmdpo.pipeline.tables import Panel, read_lines, write_lines
-from unmdpo.pipeline.training import compute_dtype
+from unmdpo.engine.settings import ModelSource
+from unmdpo.files import read_lines, write_json, write_lines
+from unmdpo.pipeline.artifacts import GENERATIONS, MODEL, PANEL, SCORES, SUMMARY, Line, Panel
+from unmdpo.pipeline.costs import MEAN_PROMPT, Cost, Estimates
+from unmdpo.pipeline.graph import Files, Graph
+from unmdpo.pipeline.stage import Job, Kind, Notes, PinnedModel, Stage
+from unmdpo.pipeline.stages.convert import converted_model
+from unmdpo.pipeline.stages.data import PANEL_STAGE, panel
+from unmdpo.pipeline.stages.policies import policy
+from unmdpo.pipeline.store import Artifact
+from unmdpo.settings import Strict
 from unmdpo.stats.evaluation import Judged, Outcome, Resamples, by_domain, compare, select
 
 
-def generation(job: Job) -> Notes:
-    """Greedy responses to every prompt of a panel; goes on after the last whole batch."""
-    panel = Panel.read(job.inputs["panel"].file("panel.json"))
-    source, device = model_source(job.settings["model"], job.inputs), local_device()
+class AnswerSettings(Strict):
+    model: PinnedModel
+    max_new_tokens: int
+
+
+class JudgementSettings(Strict):
+    judge: AnyJudge
+    files: Files
+    seed: int | None  # of the order in which pairs are shown, for judges that compare pairs
+
+
+class SummarySettings(Strict):
+    policies: list[str]
+    panels: list[str]
+    opponents: list[str]  # the first is the baseline
+    seed: int
+
+
+def summary(graph: Graph) -> None:
+    evaluation = graph.recipe.evaluation
+    if evaluation is None:
+        return
+    policies = [*graph.recipe.policies, *([INITIAL] if evaluation.initial else [])]
+    inputs: dict[str, Stage[Any]] = {}
+    for name in evaluation.answered:
+        drawn = panel(graph, name)
+        inputs[drawn.name] = drawn
+        for candidate in policies:
+            judged = judgement(graph, candidate, name)
+            inputs[judged.name] = judged
+    settings = SummarySettings(
+        policies=policies,
+        panels=evaluation.answered,
+        opponents=evaluation.all_opponents,
+        seed=graph.recipe.seed,
+    )
+    graph.stage(SUMMARY_STAGE, settings, inputs)
+
+
+def generation(graph: Graph, candidate: str, panel_name: str) -> Stage[AnswerSettings]:
+    evaluation, model = graph.recipe.evaluation, graph.recipe.model
+    assert evaluation is not None
+    inputs: dict[str, Stage[Any]] = {"panel": panel(graph, panel_name), **converted_model(graph, model)}
+    if candidate != INITIAL:
+        inputs["policy"] = policy(graph, candidate)
+    settings = AnswerSettings(model=graph.pinned(model), max_new_tokens=evaluation.max_new_tokens)
+    return graph.stage(GENERATION_STAGE, settings, inputs, GENERATION_STAGE.called(candidate, panel_name))
+
+
+def judgement(graph: Graph, candidate: str, panel_name: str) -> Stage[JudgementSettings]:
+    evaluation = graph.recipe.evaluation
+    assert evaluation is not None
+    kind = kind_of(evaluation.judge)
+    inputs: dict[str, Stage[Any]] = {
+        "panel": panel(graph, panel_name),
+        "generation": generation(graph, candidate, panel_name),
+    }
+    if kind.pairwise:
+        inputs["baseline"] = generation(graph, evaluation.baseline, panel_name)
+    settings = JudgementSettings(
+        judge=evaluation.judge,
+        files=graph.files([] if kind.files is None else kind.files(evaluation.judge)),
+        seed=graph.recipe.seed if kind.pairwise else None,
+    )
+    return graph.stage(JUDGEMENT_STAGE, settings, inputs, JUDGEMENT_STAGE.called(candidate, panel_name))
+
+
+def answer(job: Job[AnswerSettings]) -> Notes:
+    """Greedy responses to every prompt of a panel; continues after the last whole batch."""
+    prompts, source = job.load(PANEL, "panel"), job.source(job.settings.model)
     weights = source
     if "policy" in job.inputs:
-        weights = replace(source, path=str(job.inputs["policy"].file("model")), revision=None, gguf_file=None)
-    model = load_model(weights, device=device, dtype=compute_dtype(device))
+        weights = source.located(str(job.load(MODEL, "policy")))
+    model = load_model(weights, device=local_device())
     path, budget = job.folder / "batches.jsonl", job.folder / "budget.json"
     settings = GenerationSettings(
-        max_new_tokens=job.settings["max_new_tokens"],
+        max_new_tokens=job.settings.max_new_tokens,
         token_budget=json.loads(budget.read_text("utf-8")) if budget.exists() else None,
     )
-    generator = Generator(model, make_encoder(source, max_length=2**31), settings)
+    generator = Generator(model, Encoder.of(source), settings)
     write_json(budget, generator.budget)  # free memory may differ next time, and batches with it
     done = [line["batch"] for line in read_lines(path)]
     write_lines(path, ({"batch": batch} for batch in done))
     answered = {made["prompt"] for batch in done for made in batch}
     with path.open("a", encoding="utf-8") as file:
-        for batch in generator.generate(panel.prompts, answered):
+        for batch in generator.generate(prompts.prompts, answered):
             done.append([made.to_dict() for made in batch])
             file.write(json.dumps({"batch": done[-1]}, ensure_ascii=False) + "\n")
             file.flush()
     path.unlink()
     budget.unlink()
     ordered = sorted((made for batch in done for made in batch), key=lambda made: int(made["prompt"]))
-    rows = [{"prompt_hash": panel.hashes[made["prompt"]]} | made for made in ordered]
-    write_lines(job.folder / "generations.jsonl", rows)
+    rows = [{"prompt_hash": prompts.hashes[made["prompt"]]} | made for made in ordered]
+    job.save(GENERATIONS, rows)
     return {
         "tokens": sum(row["tokens"] for row in rows),
         "unfinished": sum(not row["finished"] for row in rows),
     }
 
 
-def judgement(job: Job) -> Notes:
+def judge(job: Job[JudgementSettings]) -> Notes:
     """One score for each response."""
-    panel = Panel.read(job.inputs["panel"].file("panel.json"))
-    made = read_lines(job.inputs["generation"].file("generations.jsonl"))
-    if job.settings["judge"]["endpoint"] is not None:
-        scores = _preferences(job, panel, made)
+    prompts, made = job.load(PANEL, "panel"), job.load(GENERATIONS, "generation")
+    kind = kind_of(job.settings.judge)
+    opened = kind.open(job.settings.judge)
+    if kind.pairwise:
+        scores = _preferences(opened, job, prompts, made)
     else:
-        scores = checked(_judge(job.settings["judge"]), panel.prompts, [row["text"] for row in made])
+        scores = checked(opened, prompts.prompts, [row["text"] for row in made])
     rows = [
         {"prompt_hash": row["prompt_hash"], "score": score, "characters": len(row["text"])}
         for row, score in zip(made, scores, strict=True)
     ]
-    write_lines(job.folder / "scores.jsonl", rows)
+    job.save(SCORES, rows)
     return {"mean_score": float(np.mean(scores))}
 
 
-def _preferences(job: Job, panel: Panel, made: list[dict[str, Any]]) -> list[float]:
-    """How likely an endpoint's judge prefers each response to the baseline's; goes on where it stopped,
-    since every answer may cost money."""
-    against = read_lines(job.inputs["baseline"].file("generations.jsonl"))
-    given = job.settings["judge"]
-    judge = PairwiseJudge(Endpoint(given["endpoint"], given["model"], given["key"], job.settings["seed"]))
-    path = job.folder / "answers.jsonl"
+def _preferences(
+    judge: PairwiseJudge, job: Job[JudgementSettings], prompts: Panel, made: list[Line]
+) -> list[float]:
+    """How likely the judge prefers each response to the baseline's; continues where it stopped, since
+    every answer may cost money."""
+    against, path = job.load(GENERATIONS, "baseline"), job.folder / "answers.jsonl"
     known = {row["prompt_hash"]: float(row["score"]) for row in read_lines(path)}
     write_lines(path, ({"prompt_hash": name, "score": score} for name, score in known.items()))
     pairs = [
         Question(prompt, name, ours["text"], theirs["text"])
-        for prompt, name, ours, theirs in zip(panel.prompts, panel.hashes, made, against, strict=True)
+        for prompt, name, ours, theirs in zip(prompts.prompts, prompts.hashes, made, against, strict=True)
     ]
     known |= {pair.prompt_hash: 0.5 for pair in pairs if pair.candidate == pair.baseline}
-    questions = [pair for pair in pairs if pair.prompt_hash not in known]
-    with path.open("a", encoding="utf-8") as file, contextlib.closing(judge.answers(questions)) as answers:
+    questions, seed = [pair for pair in pairs if pair.prompt_hash not in known], job.settings.seed
+    assert seed is not None
+    with (
+        path.open("a", encoding="utf-8") as file,
+        contextlib.closing(judge.answers(questions, seed)) as answers,
+    ):
         for place, score in answers:
             name = questions[place].prompt_hash
             known[name] = score
@@ -98,72 +175,79 @@ def _preferences(job: Job, panel: Panel, made: list[dict[str, Any]]) -> list[flo
     return [known[row["prompt_hash"]] for row in made]
 
 
-def _judge(settings: dict[str, Any]) -> Judge:
-    if settings["function"] is not None:
-        return load_function(settings["function"])
-    source = ModelSource(settings["path"], settings["revision"])
-    return RewardModel(source, local_device())
-
-
-def judged(artifact: Artifact, panel: Panel) -> Judged:
-    rows = read_lines(artifact.file("scores.jsonl"))
-    if [row["prompt_hash"] for row in rows] != panel.hashes:
+def judged(artifact: Artifact, prompts: Panel) -> Judged:
+    rows = SCORES.load(artifact)
+    if [row["prompt_hash"] for row in rows] != prompts.hashes:
         raise ValueError(f"{artifact.path}: scores are not in the panel's order")
     columns = ([float(row[name]) for row in rows] for name in ("score", "characters"))
     return Judged(*(np.array(column, dtype=np.float64) for column in columns))
 
 
-def summary(job: Job) -> Notes:
-    """Every policy against the baseline on every panel, and against the initial model if it was judged."""
+def summarize(job: Job[SummarySettings]) -> Notes:
+    """Every policy against the baseline on every panel, and against other opponents where there are any."""
+    s = job.settings
     report = {
         name: summarize_panel(
-            Panel.read(job.inputs[f"panel[{name}]"].file("panel.json")),
-            {policy: job.inputs[f"judgement[{policy},{name}]"] for policy in job.settings["policies"]},
-            job.settings.get("opponents") or [job.settings["baseline"], INITIAL],
-            job.settings["seed"],
+            job.load(PANEL, PANEL_STAGE.called(name)),
+            {policy: job.inputs[JUDGEMENT_STAGE.called(policy, name)] for policy in s.policies},
+            s.opponents,
+            s.seed,
         )
-        for name in job.settings["panels"]
+        for name in s.panels
     }
-    write_json(job.folder / "summary.json", report)
+    job.save(SUMMARY, report)
     return {"panels": list(report)}
 
 
 def summarize_panel(
-    panel: Panel, scores: dict[str, Artifact], opponents: Sequence[str], seed: int
+    prompts: Panel, scores: Mapping[str, Artifact], opponents: Sequence[str], seed: int
 ) -> dict[str, Any]:
-    """The first opponent is the baseline, of which selection and domains speak."""
+    """The first opponent is the baseline, which selection and domains refer to."""
     baseline = opponents[0]
-    found = {policy: judged(artifact, panel) for policy, artifact in scores.items()}
-    resamples = Resamples.draw(len(panel), seed)
-    against = {}
-    for opponent in [name for name in opponents if name in found]:
-        outcomes = {
-            policy: compare(found[policy], found[opponent], resamples)
-            for policy in found
+    known = {policy: judged(artifact, prompts) for policy, artifact in scores.items()}
+    resamples = Resamples.draw(len(prompts), seed)
+    against = {
+        opponent: {
+            policy: compare(values, known[opponent], resamples)
+            for policy, values in known.items()
             if policy not in (opponent, INITIAL)
         }
-        against[opponent] = {policy: outcome.to_dict() for policy, outcome in outcomes.items()}
-        if opponent == baseline:
-            selected = select(outcomes)
-            domains = _domains(found, baseline, panel.domains, seed)
+        for opponent in opponents
+    }
     return {
-        "prompts": len(panel),
+        "prompts": len(prompts),
         "baseline": baseline,
-        "against": against,
-        "selected": selected,
-        "by_domain": domains,
-        "mean_score": {policy: float(values.scores.mean()) for policy, values in found.items()},
+        "against": {opponent: _as_dicts(outcomes) for opponent, outcomes in against.items()},
+        "selected": select(against[baseline]),
+        "by_domain": {
+            policy: _as_dicts(by_domain(values, known[baseline], prompts.domains, seed))
+            for policy, values in known.items()
+            if policy not in (baseline, INITIAL)
+        },
+        "mean_score": {policy: float(values.scores.mean()) for policy, values in known.items()},
     }
 
 
-def _domains(
-    found: dict[str, Judged], baseline: str, domains: Sequence[str], seed: int
-) -> dict[str, dict[str, Any]]:
-    def described(outcomes: dict[str, Outcome]) -> dict[str, Any]:
-        return {domain: outcome.to_dict() for domain, outcome in outcomes.items()}
+def _as_dicts(outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
+    return {name: outcome.to_dict() for name, outcome in outcomes.items()}
 
-    return {
-        policy: described(by_domain(values, found[baseline], domains, seed))
-        for policy, values in found.items()
-        if policy not in (baseline, INITIAL)
-    }
+
+def _answering_cost(estimates: Estimates, stage: Stage[AnswerSettings]) -> Cost:
+    prompts: int = stage.inputs["panel"].settings.size
+    return estimates.writing(stage.settings.model, float(prompts * stage.settings.max_new_tokens))
+
+
+def _judging_cost(estimates: Estimates, stage: Stage[JudgementSettings]) -> Cost:
+    """Of a judge that runs here."""
+    judge, prompts = stage.settings.judge, stage.inputs["panel"].settings.size
+    written = stage.inputs["generation"].settings.max_new_tokens
+    local = kind_of(judge).local
+    if local is None:
+        return Cost()
+    model = ModelSource(path=getattr(judge, local), revision=getattr(judge, "revision", None))
+    return estimates.reading(model, float(prompts * (MEAN_PROMPT + written)))
+
+
+GENERATION_STAGE = Kind("generation", answer, uses_model=True, cost=_answering_cost)
+JUDGEMENT_STAGE = Kind("judgement", judge, uses_model=True, cost=_judging_cost)
+SUMMARY_STAGE = Kind("summary", summarize, wanted=summary)

@@ -1,48 +1,93 @@
 """Pilots on prompt-grouped folds, and the values each comparison gets from the one that never saw it."""
 
-import numpy as np
-import torch
-from safetensors.torch import load_file, save_file
+from typing import Any
 
-from unmdpo.catalog import CATALOG
-from unmdpo.engine.encode import EncodedPairs
+import torch
+
+from unmdpo.engine.pairs.encode import EncodedPairs
+from unmdpo.engine.pairs.scorer import score
 from unmdpo.engine.ranks import Ranks
-from unmdpo.engine.rows import TrainingData
-from unmdpo.engine.score import score
-from unmdpo.engine.train import ObjectiveChoice
+from unmdpo.engine.settings import ObjectiveChoice, TrainingSettings
+from unmdpo.engine.training.data import TrainingData
 from unmdpo.errors import UserError
 from unmdpo.objectives import PairLogps, beta_ln_from_lengths
-from unmdpo.pipeline.common import PromptIndex, check_finite_logps, strengths
-from unmdpo.pipeline.stage import Job, Notes
-from unmdpo.pipeline.stages.data import TRAIN
-from unmdpo.pipeline.tables import read_comparisons
-from unmdpo.pipeline.training import train_in
+from unmdpo.pipeline.artifacts import COMPARISONS, EVIDENCE, HELD_OUT, PAIRS, REFERENCE, Evidence, HeldOut
+from unmdpo.pipeline.costs import Cost, Estimates
+from unmdpo.pipeline.graph import Graph
+from unmdpo.pipeline.stage import Job, Kind, Notes, PinnedModel, Stage
+from unmdpo.pipeline.stages.convert import converted_model
+from unmdpo.pipeline.stages.data import comparisons, encoded
+from unmdpo.pipeline.stages.learning import check_finite_logps, train_in, with_beta
+from unmdpo.pipeline.stages.reference import pilot_model, reference
+from unmdpo.pipeline.units import PromptIndex, strengths
+from unmdpo.settings import Strict
 
 
-def pilot(job: Job) -> Notes:
+class PilotSettings(Strict):
+    model: PinnedModel
+    fold: int
+    folds: int
+    fold_seed: int
+    objective: ObjectiveChoice
+    beta: float
+    training: TrainingSettings
+
+
+class OofSettings(Strict):
+    beta: float
+
+
+def pilot(graph: Graph, fold: int) -> Stage[PilotSettings]:
+    recipe, (model, suffix) = graph.recipe, pilot_model(graph)
+    given, choice = recipe.pilots, ObjectiveChoice(name=recipe.pilots.objective)
+    settings = PilotSettings(
+        model=graph.pinned(model),
+        fold=fold,
+        folds=given.folds,
+        fold_seed=given.fold_seed,
+        objective=choice,
+        beta=recipe.beta,
+        training=recipe.seeded_training.changed(given),
+    )
+    inputs: dict[str, Stage[Any]] = {
+        "comparisons": comparisons(graph),
+        "encoded": encoded(graph, model, suffix),
+        **converted_model(graph, model, suffix),
+    }
+    if choice.objective.reference:
+        inputs["reference"] = reference(graph, model, suffix)
+    return graph.stage(PILOT_STAGE, settings, inputs, PILOT_STAGE.called(fold))
+
+
+def out_of_fold(graph: Graph) -> Stage[OofSettings]:
+    model, suffix = pilot_model(graph)
+    pilots = [pilot(graph, fold) for fold in range(graph.recipe.pilots.folds)]
+    inputs: dict[str, Stage[Any]] = {
+        "encoded": encoded(graph, model, suffix),
+        "reference": reference(graph, model, suffix),
+        **{stage.name: stage for stage in pilots},
+    }
+    return graph.stage(OOF_STAGE, OofSettings(beta=graph.recipe.beta), inputs)
+
+
+def train_pilot(job: Job[PilotSettings]) -> Notes:
     """Trains on all other folds, then scores its own: weights are not kept."""
-    rows = read_comparisons(job.inputs["comparisons"].file(TRAIN))
-    pairs = EncodedPairs.load(job.inputs["encoded"].file("pairs.safetensors"))
+    s, rows, pairs = job.settings, job.load(COMPARISONS, "comparisons"), job.load(PAIRS, "encoded")
     index = PromptIndex.of(rows)
-    held_out = (index.folds(job.settings["folds"], job.settings["fold_seed"]) == job.settings["fold"])[
-        index.of_row
-    ]
+    held_out = (index.folds(s.folds, s.fold_seed) == s.fold)[index.of_row]
     if not held_out.any() or held_out.all():
         raise UserError(
             f"{job.stage.name}: {int(held_out.sum())} of {len(rows)} comparisons are held out; "
             "there are too few prompts for this many folds"
         )
-    inside = (~held_out).nonzero().flatten()
-    reference = None
-    if CATALOG[job.settings["objective"]].reference:
-        reference = load_file(job.inputs["reference"].file("reference.safetensors"))["logps"][inside]
-    data = TrainingData(_select(pairs, inside), strengths(rows)[inside], reference)
-    choice = ObjectiveChoice(job.settings["objective"], job.settings["objective_settings"])
-    trained = train_in(job, data, choice)
-    outside = held_out.nonzero().flatten()
+    inside, outside = ((mask).nonzero().flatten() for mask in (~held_out, held_out))
+    known = job.load(REFERENCE, "reference")[inside] if "reference" in job.inputs else None
+    data = TrainingData(_select(pairs, inside), strengths(rows)[inside], known)
+    choice = with_beta(s.objective, s.beta, pairs)
+    trained = train_in(job, job.source(s.model), s.training, choice, data)
     logps = score(trained.scorer, _select(pairs, outside), job.compute.token_budget)
     if Ranks.current().first:
-        save_file({"rows": outside, "logps": logps}, job.folder / "held-out.safetensors")
+        job.save(HELD_OUT, HeldOut(outside, logps))
     trained.done()
     return trained.notes | {"held_out": len(outside)}
 
@@ -51,32 +96,42 @@ def _select(pairs: EncodedPairs, members: torch.Tensor) -> EncodedPairs:
     return EncodedPairs.of(pairs.select(members.tolist()))
 
 
-def out_of_fold(job: Job) -> Notes:
+def gather_evidence(job: Job[OofSettings]) -> Notes:
     """Every comparison scored once: sequence-level and length-normalized gaps, masked rows kept and
     flagged ("OOF scoring mask")."""
-    pairs = EncodedPairs.load(job.inputs["encoded"].file("pairs.safetensors"))
-    reference = load_file(job.inputs["reference"].file("reference.safetensors"))["logps"]
+    pairs, known, beta = job.load(PAIRS, "encoded"), job.load(REFERENCE, "reference"), job.settings.beta
     logps = torch.full((len(pairs), 2), torch.nan)
-    for name, artifact in job.inputs.items():
-        if name.startswith("pilot"):
-            part = load_file(artifact.file("held-out.safetensors"))
-            logps[part["rows"]] = part["logps"]
-    valid = torch.from_numpy(pairs.valid.astype(np.bool_))
-    tokens = torch.from_numpy(pairs.lengths[:, 1:].astype(np.int64))
-    check_finite_logps(logps, valid, "the pilots")
+    for name in job.inputs:
+        if name not in ("encoded", "reference"):
+            part = job.load(HELD_OUT, name)
+            logps[part.rows] = part.logps
+    check_finite_logps(logps, pairs, "the pilots")
+    valid, tokens = torch.from_numpy(pairs.valid), torch.from_numpy(pairs.lengths[:, 1:]).long()
     gaps = PairLogps(
         chosen=logps[:, 0], rejected=logps[:, 1], chosen_tokens=tokens[:, 0], rejected_tokens=tokens[:, 1],
-        strength=torch.ones(len(pairs)), ref_chosen=reference[:, 0], ref_rejected=reference[:, 1],
+        strength=torch.ones(len(pairs)), ref_chosen=known[:, 0], ref_rejected=known[:, 1],
     )  # fmt: skip
-    beta_ln = beta_ln_from_lengths(tokens[valid, 0], tokens[valid, 1], job.settings["beta"])
-    save_file(
-        {
-            "evidence": job.settings["beta"] * gaps.log_ratio,
-            "evidence_ln": beta_ln * gaps.mean_log_ratio,
-            "valid": valid,
-            "mean_tokens": tokens.float().mean(dim=1),
-            "beta_ln": torch.tensor(beta_ln, dtype=torch.float64),
-        },
-        job.folder / "oof.safetensors",
+    beta_ln = beta_ln_from_lengths(tokens[valid, 0], tokens[valid, 1], beta)
+    evidence = Evidence(
+        evidence=beta * gaps.log_ratio,
+        evidence_ln=beta_ln * gaps.mean_log_ratio,
+        valid=valid,
+        mean_tokens=tokens.float().mean(dim=1),
+        beta_ln=torch.tensor(beta_ln, dtype=torch.float64),
     )
+    job.save(EVIDENCE, evidence)
     return {"valid": int(valid.sum()), "masked": int((~valid).sum()), "beta_ln": beta_ln}
+
+
+def _cost(estimates: Estimates, stage: Stage[PilotSettings]) -> Cost:
+    s = stage.settings
+    trained = estimates.training(s.model, s.training, s.objective, share=1 - 1 / s.folds)
+    scored = estimates.scoring(s.model, share=1 / s.folds)
+    return Cost(
+        trained.tokens + scored.tokens, trained.flops + scored.flops, trained.memory, trained.checkpointing,
+        share=trained.share,
+    )  # fmt: skip
+
+
+PILOT_STAGE = Kind("pilot", train_pilot, uses_model=True, ranked=True, cost=_cost)
+OOF_STAGE = Kind("oof", gather_evidence)

@@ -1,105 +1,164 @@
 """Final policies: any objective, with a frozen scale, a scale that learns beside it, or none."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
 import torch
-from safetensors.torch import load_file
+from torch import Tensor
 
-from unmdpo.catalog import CATALOG
-from unmdpo.engine.encode import EncodedPairs
-from unmdpo.engine.export import Provenance, export_model
+from unmdpo.catalog.estimators import ESTIMATORS
+from unmdpo.data import Comparison
+from unmdpo.engine.folder import Provenance, export_model
 from unmdpo.engine.models import load_tokenizer
-from unmdpo.engine.rows import TrainingData
-from unmdpo.engine.score import score
-from unmdpo.engine.train import ObjectiveChoice, Trainer
-from unmdpo.objectives import beta_ln_from_lengths
-from unmdpo.pipeline.common import model_source, strengths
-from unmdpo.pipeline.stage import Job, Notes
-from unmdpo.pipeline.stages.data import TRAIN
-from unmdpo.pipeline.stages.scales import UnitNames, scale_of_rows, units_of
-from unmdpo.pipeline.tables import read_comparisons, read_lines
-from unmdpo.pipeline.training import train_in
-from unmdpo.recipe import as_yaml
-from unmdpo.scale import Rows, ScaleBesidePolicy, make_estimator, save_scale
+from unmdpo.engine.pairs.scorer import score
+from unmdpo.engine.settings import ObjectiveChoice, TrainingSettings
+from unmdpo.engine.training.data import TrainingData
+from unmdpo.engine.training.trainer import Trainer
+from unmdpo.pipeline.artifacts import COMPARISONS, METRICS, MODEL, PAIRS, POLICY_SCALE, REFERENCE
+from unmdpo.pipeline.costs import Cost, Estimates
+from unmdpo.pipeline.graph import Graph
+from unmdpo.pipeline.stage import Job, Kind, Notes, PinnedModel, Stage
+from unmdpo.pipeline.stages.convert import converted_model
+from unmdpo.pipeline.stages.data import comparisons, encoded
+from unmdpo.pipeline.stages.learning import Trained, train_in, with_beta
+from unmdpo.pipeline.stages.reference import features, reference
+from unmdpo.pipeline.stages.scales import (
+    EstimatorChoice,
+    estimator_choice,
+    scale,
+    scale_of_rows,
+    units_of,
+)
+from unmdpo.pipeline.units import strengths
+from unmdpo.recipe.recipe import as_yaml
+from unmdpo.scale import Rows, ScaleBesidePolicy, make_estimator
+from unmdpo.settings import Strict
 
 
-def policy(job: Job) -> Notes:
-    rows = read_comparisons(job.inputs["comparisons"].file(TRAIN))
-    pairs = EncodedPairs.load(job.inputs["encoded"].file("pairs.safetensors"))
-    reference = None
-    if "reference" in job.inputs:
-        reference = load_file(job.inputs["reference"].file("reference.safetensors"))["logps"]
-    frozen = scale_of_rows(job.inputs["scale"], rows) if "scale" in job.inputs else None
-    beside, names = None, None
-    if "estimator" in job.settings:
-        units, names = units_of(rows, job)
-        made = make_estimator(job.settings["estimator"], _beside_settings(job))
+class PolicySettings(Strict):
+    model: PinnedModel
+    objective: ObjectiveChoice
+    beta: float
+    training: TrainingSettings
+    beside: EstimatorChoice | None  # a scale that learns beside the policy
+
+
+def policies(graph: Graph) -> None:
+    for name in graph.recipe.policies:
+        policy(graph, name)
+
+
+def policy(graph: Graph, name: str) -> Stage[PolicySettings]:
+    recipe, given, model = graph.recipe, graph.recipe.policies[name], graph.recipe.model
+    inputs: dict[str, Stage[Any]] = {
+        "comparisons": comparisons(graph),
+        "encoded": encoded(graph, model),
+        **converted_model(graph, model),
+    }
+    if given.choice.objective.reference:
+        inputs["reference"] = reference(graph, model)
+    beside = None
+    if given.scale is not None:
+        learns_beside = ESTIMATORS[recipe.scales[given.scale].estimator].beside
+        if learns_beside and given.scale not in graph.borrowed:
+            beside, inputs["features"] = estimator_choice(graph, given.scale), features(graph)
+        else:
+            inputs["scale"] = scale(graph, given.scale)
+    settings = PolicySettings(
+        model=graph.pinned(model),
+        objective=given.choice,
+        beta=recipe.beta,
+        training=recipe.seeded_training.changed(given.training),
+        beside=beside,
+    )
+    return graph.stage(POLICY_STAGE, settings, inputs, POLICY_STAGE.called(name))
+
+
+@dataclass(frozen=True)
+class _Beside:
+    """A scale that learns while the policy does."""
+
+    scale: ScaleBesidePolicy
+    of_row: Tensor  # (n,) the unit of each row
+
+    @classmethod
+    def start(
+        cls, rows: Sequence[Comparison], choice: EstimatorChoice, job: Job[PolicySettings]
+    ) -> "_Beside":
+        units, names = units_of(rows, choice, job)
+        made = make_estimator(choice.name, _settings_beside(choice, job.settings))
         assert isinstance(made, ScaleBesidePolicy)
-        beside = made.start(units, names.of_row)
-    data = TrainingData(pairs, strengths(rows), reference, frozen, None if names is None else names.of_row)
-    choice = ObjectiveChoice(job.settings["objective"], _settings(job, pairs))
-    trained = train_in(job, data, choice, beside)
-    notes = trained.notes | {"settings": dict(choice.settings)}
-    if beside is not None and names is not None:
-        _finish_scale(beside, trained.trainer, names, job)
-        notes |= beside.diagnostics_
-    metrics = read_lines(job.folder / "metrics.jsonl")[-1]
-    provenance = Provenance(
-        name=job.stage.name,
-        base_model=job.settings["model"]["path"],
-        objective=choice.name,
-        recipe=as_yaml(dict(job.settings)),
-        data={"comparisons": len(rows), "artifact": job.inputs["comparisons"].digest},
-        scale=_scale_facts(job, frozen),
-        metrics=metrics,
+        return cls(made.start(units, names.of_row), names.of_row)
+
+    def finish(self, trainer: Trainer, job: Job[PolicySettings]) -> None:
+        """Describes the learned scale with the final policy's own evidence, and saves it."""
+        data = trainer.data
+        logps = score(trainer.scorer, data.pairs, job.compute.token_budget)
+        evidence = trainer.evidence(list(range(len(data))), logps)
+        self.scale.finish(Rows(self.of_row, evidence, data.strength, torch.from_numpy(data.pairs.valid)))
+        if trainer.ranks.first:
+            job.save(POLICY_SCALE, self.scale)
+
+
+def _settings_beside(choice: EstimatorChoice, policy: PolicySettings) -> dict[str, Any]:
+    """The scale's own settings, and the policy's for those that the estimator takes from it."""
+    from_policy = dict(policy.objective.resolved) | {
+        "seed": policy.training.random_seed,
+        "placement": policy.objective.objective.placement,
+    }
+    return {name: from_policy[name] for name in ESTIMATORS[choice.name].follows} | choice.settings
+
+
+def train_policy(job: Job[PolicySettings]) -> Notes:
+    s, rows, pairs = job.settings, job.load(COMPARISONS, "comparisons"), job.load(PAIRS, "encoded")
+    known = job.load(REFERENCE, "reference") if "reference" in job.inputs else None
+    frozen = scale_of_rows(job.inputs["scale"], rows) if "scale" in job.inputs else None
+    beside = None if s.beside is None else _Beside.start(rows, s.beside, job)
+    data = TrainingData(pairs, strengths(rows), known, frozen, None if beside is None else beside.of_row)
+    choice = with_beta(s.objective, s.beta, pairs)
+    trained = train_in(
+        job, job.source(s.model), s.training, choice, data, None if beside is None else beside.scale
     )
-    export_model(
-        trained.model,
-        load_tokenizer(model_source(job.settings["model"], job.inputs)),
-        job.folder / "model",
-        provenance,
-    )
+    notes = trained.notes | {"settings": choice.settings}
+    if beside is not None:
+        beside.finish(trained.trainer, job)
+        notes |= beside.scale.diagnostics_
+    _export(trained, choice, frozen, job)
     trained.done()
     return notes
 
 
-def _beside_settings(job: Job) -> dict[str, object]:
-    """The scale's own, with the policy's margins; EMA also takes the policy's placement ("How EMA-joint
-    learns q") unless the recipe says otherwise."""
-    name = job.settings["objective"]
-    resolved = CATALOG[name].resolve(name, job.settings["objective_settings"])
-    policy: dict[str, object] = {
-        "tau": resolved["tau"],
-        "levels": resolved["levels"],
-        "seed": job.settings["training"]["seed"],
-    }
-    if job.settings["estimator"] == "ema":
-        policy["placement"] = name.rpartition("-")[2]
-    return policy | dict(job.settings["settings"])
+def _export(
+    trained: Trained, choice: ObjectiveChoice, frozen: Tensor | None, job: Job[PolicySettings]
+) -> None:
+    s = job.settings
+    provenance = Provenance(
+        name=job.stage.name,
+        base_model=s.model.path,
+        objective=choice.name,
+        recipe=as_yaml(s.model_dump(mode="json")),
+        data={
+            "comparisons": len(trained.trainer.data),
+            "artifact": job.inputs["comparisons"].digest,
+        },
+        scale=_scale_facts(job, frozen),
+        metrics=METRICS.read(job.folder / METRICS.name)[-1],
+    )
+    tokenizer = load_tokenizer(job.source(s.model))
+    export_model(trained.model, tokenizer, job.folder / MODEL.name, provenance)
 
 
-def _settings(job: Job, pairs: EncodedPairs) -> dict[str, float | tuple[float, ...]]:
-    """The recipe's, with β_LN from β₀ and lengths where a length-normalized objective leaves β open."""
-    given = dict(job.settings["objective_settings"])
-    if CATALOG[job.settings["objective"]].normalized and "beta" not in given:
-        tokens = torch.from_numpy(pairs.lengths[pairs.valid][:, 1:])
-        given["beta"] = beta_ln_from_lengths(tokens[:, 0], tokens[:, 1], job.settings["beta"])
-    return given
-
-
-def _finish_scale(beside: ScaleBesidePolicy, trainer: Trainer, names: UnitNames, job: Job) -> None:
-    """Describes the learned scale with the final policy's own evidence, and saves it."""
-    logs = score(trainer.scorer, trainer.data.pairs, job.compute.token_budget)
-    slots = list(range(len(trainer.data)))
-    gaps = trainer.data.logps(slots, logs, None)
-    ratio = gaps.mean_log_ratio if trainer.rule.spec.normalized else gaps.log_ratio
-    valid = torch.from_numpy(trainer.data.pairs.valid)
-    evidence = trainer.resolved["beta"] * ratio
-    beside.finish(Rows(names.of_row, evidence, trainer.data.strength, valid))
-    if trainer.ranks.first:
-        save_scale(beside, job.folder / "scale")
-
-
-def _scale_facts(job: Job, frozen: torch.Tensor | None) -> dict[str, object]:
+def _scale_facts(job: Job[PolicySettings], frozen: Tensor | None) -> dict[str, object]:
     if frozen is None:
-        return {"estimator": job.settings["estimator"]} if "estimator" in job.settings else {}
+        return {} if job.settings.beside is None else {"estimator": job.settings.beside.name}
     facts: dict[str, object] = {"artifact": job.inputs["scale"].digest}
     return facts | {"smallest q": float(frozen.min()), "largest q": float(frozen.max())}
+
+
+def _cost(estimates: Estimates, stage: Stage[PolicySettings]) -> Cost:
+    s = stage.settings
+    return estimates.training(s.model, s.training, s.objective)
+
+
+POLICY_STAGE = Kind("policy", train_policy, uses_model=True, ranked=True, cost=_cost, wanted=policies)

@@ -1,56 +1,95 @@
-"""What the initial model says of the data: log-probabilities of every pair, embeddings of every prompt."""
+"""What the initial model says about the data: log-probabilities of every pair, embeddings of every prompt."""
 
 import torch
-from safetensors.torch import load_file, save_file
 
-from unmdpo.engine.embed import embed_prompts
-from unmdpo.engine.encode import EncodedPairs
-from unmdpo.engine.models import load_model, make_encoder
+from unmdpo.engine.inference.embed import embed_prompts
+from unmdpo.engine.models import load_model
+from unmdpo.engine.pairs.encode import Encoder
+from unmdpo.engine.pairs.scorer import PairScorer, score
 from unmdpo.engine.ranks import Ranks, local_device
-from unmdpo.engine.score import score
-from unmdpo.engine.scoring import PairScorer
-from unmdpo.pipeline.common import PromptIndex, check_finite_logps, model_source
-from unmdpo.pipeline.stage import Job, Notes
-from unmdpo.pipeline.stages.data import TRAIN
-from unmdpo.pipeline.store import write_json
-from unmdpo.pipeline.tables import read_comparisons
-from unmdpo.pipeline.training import compute_dtype, load_for_training, ready
+from unmdpo.engine.settings import ModelSource
+from unmdpo.files import replacing
+from unmdpo.pipeline.artifacts import COMPARISONS, EMBEDDINGS, PAIRS, PROMPTS, REFERENCE
+from unmdpo.pipeline.costs import MEAN_PROMPT, Cost, Estimates
+from unmdpo.pipeline.graph import Graph
+from unmdpo.pipeline.stage import Job, Kind, Notes, PinnedModel, Stage
+from unmdpo.pipeline.stages.convert import converted_model
+from unmdpo.pipeline.stages.data import comparisons, encoded
+from unmdpo.pipeline.stages.learning import check_finite_logps, load_to_train, ready
+from unmdpo.pipeline.units import PromptIndex
+from unmdpo.settings import Strict
 
 PART = 64  # batches of embeddings between two writes
 
 
-def reference(job: Job) -> Notes:
+class ModelSettings(Strict):
+    model: PinnedModel
+
+
+def reference(graph: Graph, model: ModelSource, suffix: str = "") -> Stage[ModelSettings]:
+    inputs = {"encoded": encoded(graph, model, suffix), **converted_model(graph, model, suffix)}
+    settings = ModelSettings(model=graph.pinned(model))
+    return graph.stage(REFERENCE_STAGE, settings, inputs, f"{REFERENCE_STAGE.name}{suffix}")
+
+
+def features(graph: Graph) -> Stage[ModelSettings]:
+    """Of the model that pilots use."""
+    model, suffix = pilot_model(graph)
+    inputs = {"comparisons": comparisons(graph), **converted_model(graph, model, suffix)}
+    settings = ModelSettings(model=graph.pinned(model))
+    return graph.stage(FEATURES_STAGE, settings, inputs, f"{FEATURES_STAGE.name}{suffix}")
+
+
+def pilot_model(graph: Graph) -> tuple[ModelSource, str]:
+    """The model of pilots and features; stages of a proxy are named after it."""
+    proxy = graph.recipe.pilots.model
+    return (graph.recipe.model, "") if proxy is None else (proxy, "[proxy]")
+
+
+def score_reference(job: Job[ModelSettings]) -> Notes:
     """(n, 2) log-probabilities under the frozen initial model, once for every pilot and policy."""
-    pairs = EncodedPairs.load(job.inputs["encoded"].file("pairs.safetensors"))
-    logps = score(ready(PairScorer(load_for_training(job))), pairs, job.compute.token_budget)
-    check_finite_logps(logps, torch.from_numpy(pairs.valid), "the initial model")
+    pairs = job.load(PAIRS, "encoded")
+    scorer = ready(PairScorer(load_to_train(job.source(job.settings.model))))
+    logps = score(scorer, pairs, job.compute.token_budget)
+    check_finite_logps(logps, pairs, "the initial model")
     if Ranks.current().first:
-        save_file({"logps": logps}, job.folder / "reference.safetensors")
-    return {"tokens": int(pairs.lengths[pairs.valid].sum())}
+        job.save(REFERENCE, logps)
+    return {"tokens": pairs.valid_tokens}
 
 
-def features(job: Job) -> Notes:
-    """(u, d) embeddings of the training prompts; goes on where an earlier try stopped."""
-    device, source = local_device(), model_source(job.settings["model"], job.inputs)
-    index = PromptIndex.of(read_comparisons(job.inputs["comparisons"].file(TRAIN)))
+def embed(job: Job[ModelSettings]) -> Notes:
+    """(u, d) embeddings of the training prompts; continues where an earlier attempt stopped."""
+    source, device = job.source(job.settings.model), local_device()
+    rows = job.load(COMPARISONS, "comparisons")
+    index = PromptIndex.of(rows)
     parts = sorted(job.folder.glob("part-*.safetensors"))
-    done = [load_file(path)["embeddings"] for path in parts]
-    model = load_model(source, device=device, dtype=compute_dtype(device))
-    batches = embed_prompts(
-        model, make_encoder(source, max_length=2**31), index.prompts, start=sum(map(len, done))
-    )
+    done = [EMBEDDINGS.read(path) for path in parts]
+    model = load_model(source, device=device)
+    batches = embed_prompts(model, Encoder.of(source), index.prompts, start=sum(map(len, done)))
     waiting: list[torch.Tensor] = []
     for batch in batches:
         waiting.append(batch)
         if len(waiting) == PART:
-            path = job.folder / f"part-{len(done):06d}.safetensors"
             done.append(torch.cat(waiting))
-            save_file({"embeddings": done[-1]}, path.with_suffix(".aside"))
-            path.with_suffix(".aside").rename(path)
+            path = job.folder / f"part-{len(done) - 1:06d}.safetensors"
+            with replacing(path) as aside:
+                EMBEDDINGS.write(aside, done[-1])
             waiting = []
     embeddings = torch.cat([*done, *waiting])
-    save_file({"embeddings": embeddings}, job.folder / "embeddings.safetensors")
-    write_json(job.folder / "prompts.json", index.hashes)
+    job.save(EMBEDDINGS, embeddings)
+    job.save(PROMPTS, index.hashes)
     for path in job.folder.glob("part-*"):
         path.unlink()
     return {"prompts": len(index.hashes), "dimension": int(embeddings.shape[1])}
+
+
+def _scoring_cost(estimates: Estimates, stage: Stage[ModelSettings]) -> Cost:
+    return estimates.scoring(stage.settings.model)
+
+
+def _embedding_cost(estimates: Estimates, stage: Stage[ModelSettings]) -> Cost:
+    return estimates.reading(stage.settings.model, float(estimates.prompts * MEAN_PROMPT))
+
+
+REFERENCE_STAGE = Kind("reference", score_reference, uses_model=True, ranked=True, cost=_scoring_cost)
+FEATURES_STAGE = Kind("features", embed, uses_model=True, cost=_embedding_cost)

@@ -1,119 +1,150 @@
 """Prompt scales: q of every training prompt (or pair), fitted once and frozen."""
 
 from collections.abc import Sequence
+from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
+from unmdpo.catalog.estimators import ESTIMATORS
 from unmdpo.data import Comparison
 from unmdpo.errors import UserError
-from unmdpo.pipeline.common import PromptIndex, pair_hash, strengths, vote_counts
-from unmdpo.pipeline.stage import Job, Notes
-from unmdpo.pipeline.stages.data import TRAIN
+from unmdpo.pipeline.artifacts import (
+    COMPARISONS,
+    EMBEDDINGS,
+    ESTIMATOR,
+    EVIDENCE,
+    PROMPTS,
+    SCALES,
+    ScaleTable,
+)
+from unmdpo.pipeline.graph import Graph
+from unmdpo.pipeline.stage import Job, Kind, Notes, Stage
+from unmdpo.pipeline.stages.data import comparisons
+from unmdpo.pipeline.stages.pilots import out_of_fold
+from unmdpo.pipeline.stages.reference import features
 from unmdpo.pipeline.store import Artifact
-from unmdpo.pipeline.tables import read_comparisons
-from unmdpo.scale import Rows, Units, make_estimator, save_scale
-from unmdpo.scale.base import FrozenScale
+from unmdpo.pipeline.units import UnitNames, pair_hash, strengths, vote_counts
+from unmdpo.scale import FrozenScale, Rows, Units, make_estimator
 from unmdpo.scale.features import DIMENSION, count_sketch
 from unmdpo.scale.pair_features import pair_features
+from unmdpo.settings import Strict
 
 
-def scale(job: Job) -> Notes:
-    rows = read_comparisons(job.inputs["comparisons"].file(TRAIN))
-    units, names = units_of(rows, job)
-    estimator = make_estimator(job.settings["estimator"], job.settings["settings"])
+class EstimatorChoice(Strict):
+    """An estimator with the settings that the recipe gives it, and the units it looks at."""
+
+    name: str
+    settings: dict[str, Any]
+    unit: str
+    folds: int
+    fold_seed: int
+    domains: bool
+
+
+class ScaleSettings(Strict):
+    estimator: EstimatorChoice
+    length_normalized: bool
+
+
+def scales(graph: Graph) -> None:
+    """All that the recipe names and that are fitted before any policy."""
+    for name, given in graph.recipe.scales.items():
+        if not ESTIMATORS[given.estimator].beside and name not in graph.borrowed:
+            scale(graph, name)
+
+
+def scale(graph: Graph, name: str) -> Stage[Any]:
+    if name in graph.borrowed:
+        return graph.borrowed[name]
+    given = graph.recipe.scales[name]
+    estimator = ESTIMATORS[given.estimator]
+    inputs: dict[str, Stage[Any]] = {"comparisons": comparisons(graph)}
+    if estimator.features:
+        inputs["features"] = features(graph)
+    if estimator.pilots:
+        inputs["oof"] = out_of_fold(graph)
+    settings = ScaleSettings(
+        estimator=estimator_choice(graph, name), length_normalized=given.length_normalized
+    )
+    return graph.stage(SCALE_STAGE, settings, inputs, SCALE_STAGE.called(name))
+
+
+def estimator_choice(graph: Graph, name: str) -> EstimatorChoice:
+    given, pilots = graph.recipe.scales[name], graph.recipe.pilots
+    return EstimatorChoice(
+        name=given.estimator,
+        settings=given.given,
+        unit=given.resolved.unit,
+        folds=pilots.folds,
+        fold_seed=pilots.fold_seed,
+        domains=given.domains,
+    )
+
+
+def fit_scale(job: Job[ScaleSettings]) -> Notes:
+    rows, choice = job.load(COMPARISONS, "comparisons"), job.settings.estimator
+    units, names = units_of(rows, choice, job)
+    estimator = make_estimator(choice.name, choice.settings)
     assert isinstance(estimator, FrozenScale)
     estimator.fit(units, _evidence(rows, names, job))
-    save_scale(estimator, job.folder)
-    table = {
-        "prompt_hash": [names.prompts[i] for i in range(len(units))],
-        "pair_hash": [names.pairs[i] for i in range(len(units))],
-        "q": estimator.q_.double().tolist(),
-    }
-    pq.write_table(pa.table(table), job.folder / "q.parquet")
+    job.save(ESTIMATOR, estimator)
+    job.save(SCALES, ScaleTable(names.prompts, names.pairs, estimator.q_.double().tolist()))
     return {"units": len(units), **estimator.diagnostics_}
 
 
-class UnitNames:
-    """Which prompt (and pair of responses) each unit is, and the unit of each row."""
-
-    def __init__(self, rows: Sequence[Comparison], kind: str) -> None:
-        self.index = PromptIndex.of(rows)
-        if kind == "prompt":
-            self.of_row, self.prompts = self.index.of_row, self.index.hashes
-            self.pairs, self.first_row = [""] * len(self.prompts), _first_rows(self.of_row)
-            return
-        places: dict[tuple[str, str], int] = {}
-        for row in rows:
-            places.setdefault((row.prompt_hash, pair_hash(row)), len(places))
-        self.of_row = torch.tensor([places[row.prompt_hash, pair_hash(row)] for row in rows])
-        self.prompts, self.pairs = ([name[i] for name in places] for i in (0, 1))
-        self.first_row = _first_rows(self.of_row)
-
-
-def _first_rows(of_row: Tensor) -> list[int]:
-    """The first row of each unit; units are numbered as they first occur."""
-    first: dict[int, int] = {}
-    for row, unit in enumerate(of_row.tolist()):
-        first.setdefault(unit, row)
-    return [first[unit] for unit in range(len(first))]
-
-
-def units_of(rows: Sequence[Comparison], job: Job) -> tuple[Units, UnitNames]:
-    """Features, domains and folds of the units that the stage's settings ask for."""
-    kind, estimator = job.settings["settings"].get("unit") or "prompt", job.settings["estimator"]
-    names = UnitNames(rows, kind)
+def units_of(rows: Sequence[Comparison], choice: EstimatorChoice, job: Job[Any]) -> tuple[Units, UnitNames]:
+    """Features, domains and folds of the units that an estimator looks at."""
+    names = UnitNames(rows, choice.unit)
     index, prompt_of = names.index, names.index.of_row[names.first_row]
     sketches = torch.zeros(len(index.hashes), DIMENSION)
     if "features" in job.inputs:
         sketches = count_sketch(_embeddings(job.inputs["features"], index.hashes))
-    features = sketches[prompt_of]
-    if kind == "pair":
+    looked_at = sketches[prompt_of]
+    if choice.unit == "pair":
         pairs = [rows[row].pair for row in names.first_row]
-        features = pair_features(features, [a for a, _ in pairs], [b for _, b in pairs])
-    count, seed = job.settings["folds"], job.settings["fold_seed"]
-    folds = index.entropy_folds(count) if estimator == "entropy" else index.folds(count, seed)
-    domains = index.domains(rows)[prompt_of] if job.settings["domains"] else torch.zeros_like(prompt_of)
-    return Units(features, domains, folds[prompt_of]), names
+        looked_at = pair_features(looked_at, [a for a, _ in pairs], [b for _, b in pairs])
+    own_folds = ESTIMATORS[choice.name].own_folds
+    folds = index.entropy_folds(choice.folds) if own_folds else index.folds(choice.folds, choice.fold_seed)
+    domains = index.domains(rows)[prompt_of] if choice.domains else torch.zeros_like(prompt_of)
+    return Units(looked_at, domains, folds[prompt_of]), names
 
 
 def _embeddings(artifact: Artifact, hashes: list[str]) -> Tensor:
-    known = {name: place for place, name in enumerate(artifact.json("prompts.json"))}
+    known = {name: place for place, name in enumerate(PROMPTS.load(artifact))}
     missing = [name for name in hashes if name not in known]
     if missing:
         raise UserError(f"{artifact.path}: no features of {len(missing)} prompts, such as {missing[0][:12]}…")
-    embeddings = load_file(artifact.file("embeddings.safetensors"))["embeddings"]
-    return embeddings[[known[name] for name in hashes]]
+    return EMBEDDINGS.load(artifact)[[known[name] for name in hashes]]
 
 
-def _evidence(rows: Sequence[Comparison], names: UnitNames, job: Job) -> Rows:
+def _evidence(rows: Sequence[Comparison], names: UnitNames, job: Job[ScaleSettings]) -> Rows:
     if "oof" not in job.inputs:  # estimators without pilots
         zeros = torch.zeros(len(rows))
         return Rows(names.of_row, zeros, strengths(rows), votes=vote_counts(rows))
-    found = load_file(job.inputs["oof"].file("oof.safetensors"))
-    evidence = found["evidence_ln" if job.settings["length_normalized"] else "evidence"]
+    evidence = job.load(EVIDENCE, "oof")
     return Rows(
         unit=names.of_row,
-        evidence=evidence,
+        evidence=evidence.of(job.settings.length_normalized),
         strength=strengths(rows),
-        valid=found["valid"],
+        valid=evidence.valid,
         votes=vote_counts(rows),
-        lengths=found["mean_tokens"],
+        lengths=evidence.mean_tokens,
     )
 
 
 def scale_of_rows(artifact: Artifact, rows: Sequence[Comparison]) -> Tensor:
-    """(n,) the frozen q of each row, by what the row says, so that another run's scale serves too."""
-    table = pq.read_table(artifact.file("q.parquet")).to_pydict()
-    known = dict(zip(zip(table["prompt_hash"], table["pair_hash"], strict=True), table["q"], strict=True))
-    of_pairs = any(table["pair_hash"])
+    """(n,) the frozen q of each row, by what the row says, so that another run's scale works too."""
+    table = SCALES.load(artifact)
+    known = dict(zip(zip(table.prompt_hash, table.pair_hash, strict=True), table.q, strict=True))
+    of_pairs = any(table.pair_hash)
     names = [(row.prompt_hash, pair_hash(row) if of_pairs else "") for row in rows]
     missing = [row for row, name in zip(rows, names, strict=True) if name not in known]
     if missing:
         raise UserError(
-            f"the scale in {artifact.path} knows nothing of {len(missing)} rows; first: {missing[0].source}"
+            f"the scale in {artifact.path} does not cover {len(missing)} rows; first: {missing[0].source}"
         )
     return torch.tensor([known[name] for name in names])
+
+
+SCALE_STAGE = Kind("scale", fit_scale, wanted=scales)

@@ -1,0 +1,96 @@
+"""Every kind of judge. A recipe tells them apart by the setting that only this kind has."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field, SerializeAsAny
+
+from unmdpo.catalog.code import Code
+from unmdpo.settings import Strict, chosen_from
+
+
+class JudgeSettings(Strict):
+    """What every kind of judge extends."""
+
+
+class RewardModelSettings(JudgeSettings):
+    path: str = Field(description="Hub name or local folder of a sequence classifier")
+    revision: str | None = None
+
+
+class FunctionSettings(JudgeSettings):
+    function: str = Field(pattern=r"^[\w.]+:\w+$", description="package.module:function")
+
+
+class EndpointSettings(JudgeSettings):
+    endpoint: str = Field(pattern=r"^https?://[^@\s]+$", description="of an OpenAI-compatible API")
+    model: str = Field(description="what the endpoint calls the model")
+    key: str = Field("OPENAI_API_KEY", description="environment variable that holds the endpoint's key")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeKind:
+    name: str
+    summary: str
+    settings: type[JudgeSettings]
+    key: str  # the setting that tells this kind apart in a recipe
+    open: Callable[[Any], Any]  # settings → a `Judge`, or a `PairwiseJudge` if it compares pairs
+    check: Callable[[Any], None] | None = None  # raises early what judging would raise hours later
+    files: Callable[[Any], list[str]] | None = None  # local files that decide its scores
+    local: str | None = None  # the setting that names a model which runs on this machine
+    pairwise: bool = False  # compares each response with the baseline's
+
+
+JUDGES: dict[str, JudgeKind] = {
+    kind.name: kind
+    for kind in (
+        JudgeKind(
+            name="reward-model",
+            summary="a sequence classifier with one output",
+            settings=RewardModelSettings,
+            key="path",
+            open=Code("unmdpo.engine.inference.judges:open_reward_model"),
+            check=Code("unmdpo.engine.inference.judges:check_reward_model"),
+            files=lambda settings: [settings.path],
+            local="path",
+        ),
+        JudgeKind(
+            name="function",
+            summary="a Python function of (prompts, responses)",
+            settings=FunctionSettings,
+            key="function",
+            open=Code("unmdpo.engine.inference.judges:open_function"),
+            check=Code("unmdpo.engine.inference.judges:open_function"),
+            files=Code("unmdpo.engine.inference.judges:function_files"),
+        ),
+        JudgeKind(
+            name="endpoint",
+            summary="a language model behind an OpenAI-compatible API that compares pairs",
+            settings=EndpointSettings,
+            key="endpoint",
+            open=Code("unmdpo.engine.inference.endpoint:PairwiseJudge"),
+            pairwise=True,
+        ),
+    )
+}
+
+
+def kind_of(settings: JudgeSettings) -> JudgeKind:
+    return next(kind for kind in JUDGES.values() if kind.settings is type(settings))
+
+
+def _chosen(values: Mapping[str, Any]) -> type[JudgeSettings]:
+    given = [kind for kind in JUDGES.values() if values.get(kind.key) is not None]
+    if len(given) != 1:
+        keys = ", ".join(f"{kind.key} ({kind.summary})" for kind in JUDGES.values())
+        raise ValueError(f"give exactly one of {keys}")
+    return given[0].settings
+
+
+def _all_kinds(schema: dict[str, Any]) -> None:
+    schema.clear()
+    schema["anyOf"] = [kind.settings.model_json_schema() for kind in JUDGES.values()]
+
+
+AnyJudge = Annotated[SerializeAsAny[JudgeSettings], chosen_from(_chosen), Field(json_schema_extra=_all_kinds)]

@@ -1,0 +1,284 @@
+"""Every objective by its name in a recipe, its defaults from "Policy training and baseline settings".
+
+A stateless objective is `loss(pairs, **settings)`. An adaptive one needs the log-ratios of the whole global
+batch first: `init(seed)` makes its state, `adapt(log_ratios, state)` returns per-pair knobs and the next
+state without gradient, and `loss(pairs, knobs)` is pure given the knobs. The same settings go to all of its
+functions; those not given keep their defaults.
+
+States and knobs are named tuples of tensors. `state._asdict()` can be saved as safetensors and is restored
+exactly; a knob's first dimension is the pair, so `take` gives a microbatch its share.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+
+from pydantic import Field, model_validator
+
+from unmdpo.catalog.code import Code
+from unmdpo.placement import Placement
+from unmdpo.settings import Count, Levels, Nonnegative, Positive, Strict, resolve
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from unmdpo.objectives.pairs import PairLogps
+
+BETA, TAU = 0.05, 1.0
+BETA_LN = 18.225  # 0.05 · 364.5, the median response length of HelpSteer3
+INITIAL = "initial"  # the model that all policies start from, where it stands among policies
+
+
+class NoSettings(Strict):
+    """Nothing to set."""
+
+
+class DPOSettings(Strict):
+    beta: Positive = Field(BETA, description="β₀, the weight of the log-ratio")
+
+
+class MarginSettings(DPOSettings):
+    tau: Nonnegative = Field(TAU, description="τ, the margin's weight")
+    levels: Levels = Field(None, description="m(1), …, m(K); m(k) = k if not given")
+
+
+class PerTokenSettings(Strict):
+    beta: Positive = Field(BETA_LN, description="β_LN; in a recipe β₀ times the median length if not given")
+
+
+class PerTokenMarginSettings(MarginSettings):
+    beta: Positive = Field(BETA_LN, description="β_LN; in a recipe β₀ times the median length if not given")
+
+
+class ODPOSettings(DPOSettings):
+    offset: Nonnegative = Field(0.75, description="margin of one level of strength")
+
+
+class MMPOSettings(DPOSettings):
+    slope: Positive = Field(2.2, description="how fast the soft target grows with strength")
+
+
+class SimPOSettings(Strict):
+    beta: Positive = 2.5
+    gamma: Nonnegative = Field(1.375, description="one margin for all pairs")
+
+
+class SPOSettings(Strict):
+    alpha: Positive = 0.01
+
+
+class BetaDPOSettings(DPOSettings):
+    alpha: Nonnegative = Field(0.2, description="how much β follows the batch")
+    keep: Annotated[float, Field(gt=0, le=1, description="share of the pairs that are kept")] = 0.8
+    momentum: Annotated[float, Field(ge=0, le=1, description="of the moving mean and deviation")] = 0.9
+    floor: Positive = Field(1e-3, description="smallest β")
+
+
+class GammaPOSettings(DPOSettings):
+    gamma: Positive = Field(0.02, description="mean margin")
+    regularization: Positive = 10.0
+    step: Positive = 0.05
+    iterations: Count = 20
+    capacity: Count = Field(2048, description="log-ratios that the queue remembers")
+    sample: Count = Field(256, description="log-ratios that margins are fitted to")
+
+
+class MixDPOSettings(Strict):
+    mean: Positive = Field(0.1, description="of β at the start")
+    spread: Positive = Field(0.6, description="of log β at the start")
+    draws: Count = 16
+    learning_rate: Positive = 1e-4
+
+
+class AdaDPOSettings(DPOSettings):
+    rho: Annotated[float, Field(ge=1e-6, le=math.log(2))] = 0.1
+    low: Positive = Field(0.5, description="smallest scale of a pair")
+    high: Positive = Field(2.0, description="largest scale of a pair")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.low > self.high:
+            raise ValueError(f"low ({self.low}) must not exceed high ({self.high})")
+        return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """A loss with its name, its settings and what it needs."""
+
+    name: str
+    summary: str
+    formula: Callable[..., "Tensor"]  # (pairs, **settings) → (n,)
+    settings: type[Strict] = NoSettings
+    reference: bool = True  # needs reference log-probabilities
+    scale: bool = False  # needs a prompt scale
+    placement: Placement | None = None  # of its margin, where a scale meets one
+    normalized: bool = False  # log-ratios are per token
+    own_beta: bool = False  # its β means something else than the recipe's β₀
+
+    adaptive: ClassVar[bool] = False
+
+    def resolve(self, given: Mapping[str, Any]) -> Strict:
+        """The settings with defaults filled in; unknown names and bad values are refused."""
+        return resolve(self.settings, given, f"objective '{self.name}'")
+
+    def loss(self, pairs: "PairLogps", **settings: Any) -> "Tensor":
+        """One loss per pair, (n,)."""
+        return self.formula(pairs, **dict(self.resolve(settings)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptiveObjective(Objective):
+    """A loss whose coefficients follow the global batch."""
+
+    init_state: Callable[..., Any]  # (seed, **settings) → state
+    update: Callable[..., tuple[Any, Any]]  # (log_ratios, state, train, **settings) → (knobs, state)
+    state: Callable[..., Any]  # the state's type
+
+    adaptive: ClassVar[bool] = True
+
+    def init(self, seed: int, **settings: Any) -> Any:
+        return self.init_state(seed, **dict(self.resolve(settings)))
+
+    def adapt(self, log_ratios: "Tensor", state: Any, train: bool = True, **settings: Any) -> tuple[Any, Any]:
+        """(knobs, next state) from detached log-ratios of all valid pairs of the global batch."""
+        if not len(log_ratios):
+            raise ValueError(f"{self.name}: a global batch without valid pairs cannot be adapted to")
+        if not log_ratios.isfinite().all():
+            bad = (~log_ratios.isfinite()).nonzero().flatten().tolist()
+            raise ValueError(f"{self.name}: log-ratios of pairs {bad[:8]} are not finite")
+        return self.update(log_ratios, state, train, **dict(self.resolve(settings)))
+
+    def loss(self, pairs: "PairLogps", knobs: Any = None, **settings: Any) -> "Tensor":
+        """One loss per pair, (n,), given the knobs of these pairs."""
+        if knobs is None or any(len(values) != len(pairs) for values in knobs):
+            count = 0 if knobs is None else len(knobs[0])
+            raise ValueError(f"{self.name}: knobs of {count} pairs for a batch of {len(pairs)}")
+        return self.formula(pairs, knobs, **dict(self.resolve(settings)))
+
+    def restore(self, tensors: Mapping[str, "Tensor"]) -> Any:
+        """The state that `state._asdict()` was saved from."""
+        return self.state(**{name: values.cpu() for name, values in tensors.items()})
+
+
+def take(knobs: Any, pairs: "Tensor") -> Any:
+    """The knobs of some pairs of the batch: a microbatch's share."""
+    return type(knobs)(*(values[pairs] for values in knobs))
+
+
+def _loss(name: str) -> Code:
+    return Code(f"unmdpo.objectives.losses:{name}")
+
+
+def _adaptive(
+    name: str, summary: str, settings: type[Strict], module: str, state: str, *, own_beta: bool = False
+) -> AdaptiveObjective:
+    """One whose module defines `init`, `adapt`, `loss` and the type of its state."""
+
+    def part(attribute: str) -> Code:
+        return Code(f"unmdpo.objectives.{module}:{attribute}")
+
+    return AdaptiveObjective(
+        name=name,
+        summary=summary,
+        settings=settings,
+        formula=part("loss"),
+        init_state=part("init"),
+        update=part("adapt"),
+        state=part(state),
+        own_beta=own_beta,
+    )
+
+
+OBJECTIVES: dict[str, Objective] = {
+    objective.name: objective
+    for objective in (
+        Objective(name="dpo", summary="DPO", formula=_loss("dpo"), settings=DPOSettings),
+        Objective(
+            name="fixed-margin",
+            summary="DPO with the margin τ·m(k), q ≡ 1",
+            formula=_loss("fixed_margin"),
+            settings=MarginSettings,
+        ),
+        Objective(
+            name="unm-ao",
+            summary="UNM-DPO, advantage-only",
+            formula=_loss("unm_ao"),
+            settings=MarginSettings,
+            scale=True,
+            placement="ao",
+        ),
+        Objective(
+            name="unm-wr",
+            summary="UNM-DPO, whole-residual",
+            formula=_loss("unm_wr"),
+            settings=MarginSettings,
+            scale=True,
+            placement="wr",
+        ),
+        Objective(
+            name="ulnm-wr",
+            summary="ULNM-DPO-WR, length-normalized",
+            formula=_loss("ulnm_wr"),
+            settings=PerTokenMarginSettings,
+            scale=True,
+            placement="wr",
+            normalized=True,
+        ),
+        Objective(
+            name="ulnm-ao",
+            summary="the AO placement, length-normalized",
+            formula=_loss("ulnm_ao"),
+            settings=PerTokenMarginSettings,
+            scale=True,
+            placement="ao",
+            normalized=True,
+        ),
+        Objective(
+            name="ln-dpo",
+            summary="DPO with length-normalized log-ratios",
+            formula=_loss("ln_dpo"),
+            settings=PerTokenSettings,
+            normalized=True,
+        ),
+        Objective(name="odpo", summary="DPO with an offset", formula=_loss("odpo"), settings=ODPOSettings),
+        Objective(
+            name="mmpo", summary="soft targets by strength", formula=_loss("mmpo"), settings=MMPOSettings
+        ),
+        Objective(
+            name="simpo",
+            summary="SimPO, reference-free",
+            formula=_loss("simpo"),
+            settings=SimPOSettings,
+            reference=False,
+            own_beta=True,
+        ),
+        Objective(
+            name="spo",
+            summary="SPO-basic, reference-free",
+            formula=_loss("spo"),
+            settings=SPOSettings,
+            reference=False,
+            own_beta=True,
+        ),
+        _adaptive(
+            "beta-dpo", "β-DPO: batch-adaptive β and selection", BetaDPOSettings, "beta_dpo", "BetaState"
+        ),
+        _adaptive("gamma-po", "γ-PO: batch-adaptive margins", GammaPOSettings, "gamma_po", "GammaState"),
+        _adaptive(
+            "mixdpo",
+            "LogNormal MixDPO: β integrated over a learned distribution",
+            MixDPOSettings,
+            "mixdpo",
+            "MixState",
+            own_beta=True,
+        ),
+        Objective(
+            name="ada-dpo",
+            summary="Adaptive Preference Scaling: the loss-minimising scale of each pair",
+            formula=_loss("ada_dpo"),
+            settings=AdaDPOSettings,
+        ),
+    )
+}

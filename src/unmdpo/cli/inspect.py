@@ -1,0 +1,173 @@
+"""Commands that look at a run before or after: `plan`, `verify`, `compare`, `scale`, `report`, `gc`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unmdpo.cli.run import HERE, Overrides, RecipeArgument, StoreOption, opened, show_summary
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from unmdpo.pipeline.plan import Plan
+
+
+def verify(recipe: RecipeArgument, overrides: Overrides = None, store: StoreOption = HERE) -> None:
+    """Hash every file of a run again and recompute every reported number."""
+    from unmdpo.errors import UserError
+    from unmdpo.pipeline.verify import verify as check
+
+    run = opened(recipe, overrides, store)
+    if not run.finished:
+        raise UserError(
+            f"nothing of this recipe is in {store}: `unmdpo run` makes it. If it was there before, a data "
+            "file, a model or the recipe has changed since"
+        )
+    findings = list(check(run))
+    problems = [finding for finding in findings if finding.problem]
+    if problems:
+        lines = [f"{finding.stage}: {finding.what}: {finding.problem}" for finding in problems]
+        damaged = sorted({finding.stage for finding in problems})
+        options = " ".join(f"--force '{stage}'" for stage in damaged[:6])
+        advice = f"\nto rebuild them: unmdpo run {recipe} {options}"
+        raise UserError(f"{len(problems)} of {len(findings)} checks failed\n" + "\n".join(lines) + advice)
+    typer.echo(f"{len(findings)} checks, all hold")
+
+
+def plan(
+    recipe: RecipeArgument,
+    overrides: Overrides = None,
+    store: StoreOption = HERE,
+    device: Annotated[str, typer.Option(help="this, h200 or a100.")] = "this",
+) -> None:
+    """Show the stages, which ones exist already, and what the rest will cost."""
+    from rich.console import Console
+
+    from unmdpo.pipeline.check import check_judge_code, missing_places
+    from unmdpo.pipeline.plan import needs, useful_rate
+    from unmdpo.pipeline.plan import plan as estimate
+
+    rate = useful_rate(device)
+    run = opened(recipe, overrides, store, planning=True)
+    check_judge_code(run.recipe)
+    missing, planned = missing_places(run.recipe), estimate(run, device)
+    Console().print(_plan_table(planned, rate))
+    left = clock(planned.seconds(rate))
+    typer.echo(f"left to do: {left} on one device ({rate / 1e12:,.3g} useful TFLOP/s)")
+    typer.echo(f"pilots take {100 * planned.pilot_share:.0f}% of all arithmetic")
+    for need in needs(run):
+        hours = f"{need.hours:,.1f}" if need.hours >= 1 else f"{max(need.hours, 0.001):.2g}"
+        typer.echo(
+            f"on {need.name}: {hours} GPU hours; {need.gpus} "
+            f"GPU{'s' if need.gpus > 1 else ''} per model, {need.memory / 2**30:.0f} GiB on each"
+        )
+    typer.echo(
+        "(hours by rates measured on one H200; an A100 is assumed to reach the same share of its peak)"
+    )
+    if missing:
+        typer.echo(f"missing so far: {', '.join(f'{path} ({key})' for key, path in missing.items())}")
+    if planned.assumed:
+        typer.echo(f"assumed until the data has been read: {', '.join(planned.assumed)}")
+
+
+def _plan_table(planned: "Plan", rate: float) -> "Table":
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("stage", "", "M tokens", "PFLOP", "GiB", "time", box=None, pad_edge=False)
+    for stage in planned.stages:
+        cost = stage.cost
+        model = cost.flops > 0
+        table.add_row(
+            escape(stage.stage),
+            "done" if stage.cached else "",
+            f"{cost.tokens / 1e6:,.3g}" if model else "",
+            f"{cost.flops / 1e15:,.3g}" if model else "",
+            f"{cost.memory / 2**30:.3g}{' (recomputing)' if cost.checkpointing else ''}" if model else "",
+            clock(cost.seconds(rate)) if model and not stage.cached else "",
+        )
+    return table
+
+
+def clock(seconds: float) -> str:
+    from unmdpo.engine.training.metrics import clock as shown
+
+    return shown(seconds)
+
+
+def gc(
+    store: StoreOption = HERE,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Remove them; otherwise they are only listed.")
+    ] = False,
+) -> None:
+    """Find artifacts that no run refers to, and damaged ones that were moved out of the way."""
+    from unmdpo.errors import UserError
+    from unmdpo.pipeline.garbage import discard, quarantined, unreferenced
+    from unmdpo.pipeline.store import Store
+
+    if not store.is_dir():
+        raise UserError(f"{store}: there is no store here")
+    kept = Store(store)
+    places = unreferenced(kept) | quarantined(kept)
+    for place, size in places.items():
+        typer.echo(f"{size / 2**20:10.1f} MiB  {place}")
+        if delete:
+            discard(kept, place)
+    what = "removed" if delete else "in no run or damaged; --delete removes them"
+    total = sum(places.values()) / 2**20
+    typer.echo(f"{len(places)} artifacts, {total:.1f} MiB {what}")
+
+
+def compare(
+    recipe: RecipeArgument,
+    candidate: Annotated[str, typer.Argument(help="A policy, or initial.")],
+    opponent: Annotated[str, typer.Argument(help="Another one.")],
+    store: StoreOption = HERE,
+) -> None:
+    """Compare any two policies directly, on every panel."""
+    run = opened(recipe, [], store)
+    panels = run.recipe.evaluation.answered if run.recipe.evaluation is not None else []
+    for panel in panels:
+        outcome = run.compare(candidate, opponent, panel).to_dict()
+        show_summary({panel: {"prompts": outcome["prompts"], "against": {opponent: {candidate: outcome}}}})
+
+
+def scale(
+    recipe: RecipeArgument,
+    name: Annotated[str, typer.Argument(help="A scale of the recipe.")],
+    data: Annotated[str | None, typer.Option(help="New comparisons whose prompts to judge.")] = None,
+    out: Annotated[Path, typer.Option(help="Where to write.")] = Path("scale.parquet"),
+    store: StoreOption = HERE,
+) -> None:
+    """Write q of every prompt as Parquet, surest to least sure."""
+    from unmdpo.data import load_comparisons
+    from unmdpo.data.domains import modal_domains
+    from unmdpo.pipeline.fitted import write_table
+
+    fitted = opened(recipe, [], store).scale(name)
+    if data is None:
+        table = fitted.known()
+    else:
+        rows = load_comparisons(data)
+        prompts = {row.prompt_hash: row.prompt for row in rows}
+        table = fitted.table([*prompts.values()], modal_domains(rows))
+    write_table(table, out)
+    low, high = (table["q"][place].as_py() for place in (0, -1))
+    typer.echo(f"{out}: {len(table):,} prompts, q from {low:.4f} to {high:.4f}")
+
+
+def report(
+    recipe: RecipeArgument,
+    overrides: Overrides = None,
+    store: StoreOption = HERE,
+    out: Annotated[Path | None, typer.Option(help="Where to write; default: in the run's folder.")] = None,
+) -> None:
+    """Write one HTML page about what is finished of a run."""
+    from unmdpo.experiments.demo import truth_of
+    from unmdpo.report import write_report
+
+    run = opened(recipe, overrides, store)
+    path = write_report(run, out or run.folder / "report.html", truth_of(run.recipe))
+    typer.echo(f"{path}: {path.stat().st_size / 2**20:.1f} MiB")

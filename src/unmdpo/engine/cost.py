@@ -1,0 +1,196 @@
+"""Arithmetic, memory and well-known shapes: what training needs, before it is spent.
+
+Weights, masters, gradients and moments are counted exactly; activations by what a decoder layer keeps for
+its backward pass. `benchmarks/engine.py` prints the estimate next to the measured peak.
+"""
+
+import os
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from transformers import PreTrainedModel
+
+from unmdpo.engine.models import body
+from unmdpo.engine.pairs.logprobs import CHUNK
+
+
+def forward_flops(model: PreTrainedModel, lengths: NDArray[np.int32]) -> float:
+    """Of one pass over pairs of these lengths (n, 3): each prompt counted once, the head on response
+    tokens only, attention as far as it sees. Padding and recomputation are not useful."""
+    shape, config = LayerShape.of(model), model.config.get_text_config()
+    linear = sum(m.weight.numel() for m in body(model).modules() if isinstance(m, nn.Linear))
+    prompt, chosen, rejected = lengths.astype(np.float64).T
+    seen = prompt**2 / 2 + chosen * (prompt + chosen / 2) + rejected * (prompt + rejected / 2)
+    tokens, responses = prompt + chosen + rejected, chosen + rejected
+    attention = shape.layers * 4 * shape.queries * seen
+    return float((2 * linear * tokens + attention + 2 * shape.width * config.vocab_size * responses).sum())
+
+
+def training_passes(model: PreTrainedModel, adaptive: bool = False) -> float:
+    """An update in forward passes: forward, gradients of activations, of trained weights, and the pass
+    before them that adaptive objectives need."""
+    total = sum(p.numel() for p in model.parameters())
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    return 2 + trained / total + adaptive
+
+
+@lru_cache(maxsize=4)
+def matrix_rate(device: torch.device) -> float:
+    """FLOP/s of a large matrix product of random data, measured: bfloat16 on a GPU, float32 on a CPU."""
+    on_gpu = device.type == "cuda"
+    size, repeats, dtype = (8192, 30, torch.bfloat16) if on_gpu else (768, 4, torch.float32)
+    generator = torch.Generator(device).manual_seed(0)
+    a, b = (torch.randn(size, size, device=device, generator=generator).to(dtype) for _ in range(2))
+
+    def seconds(times: int) -> float:
+        started = time.perf_counter()
+        for _ in range(times):
+            a @ b
+        if on_gpu:
+            torch.cuda.synchronize()
+        return time.perf_counter() - started
+
+    seconds(5 if on_gpu else 1)  # warm up
+    return repeats * 2 * size**3 / seconds(repeats)
+
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "8b": {
+        "vocab_size": 128_256, "hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": False,
+    },
+    "1b": {
+        "vocab_size": 128_256, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "tie_word_embeddings": True,
+    },
+    "135m": {
+        "vocab_size": 49_152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
+        "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64, "tie_word_embeddings": True,
+    },
+    "tiny": {
+        "vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": True,
+    },
+}  # fmt: skip
+LONGEST = 4096  # tokens of a sequence in HelpSteer3's distribution of lengths
+USABLE = 0.9  # share of a device's memory that we plan with
+FLOAT32 = 4
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on the device, by purpose."""
+
+    weights: int
+    state: int  # masters, gradients, moments
+    activations: int
+    head: int  # logits of a chunk, and the head's gradient
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.state + self.activations + self.head
+
+
+def estimate(
+    model: PreTrainedModel,
+    token_budget: int,
+    *,
+    checkpointing: bool,
+    offload_optimizer: bool = False,
+    world: int = 1,
+) -> Memory:
+    compute = torch.finfo(model.dtype).bits // 8
+    total = sum(p.numel() for p in model.parameters())
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    masters = 0 if compute == FLOAT32 else FLOAT32
+    moments = 0 if offload_optimizer else 2 * FLOAT32
+    shape = LayerShape.of(model)
+    kept = shape.checkpointed if checkpointing else shape.kept
+    working = shape.kept if checkpointing else 0  # the one layer that is being recomputed
+    vocabulary = shape.width * model.config.get_text_config().vocab_size
+    chunk = min(CHUNK, token_budget) * model.config.get_text_config().vocab_size
+    return Memory(
+        weights=compute * total // world,
+        state=(masters + FLOAT32 + moments) * trained // world,
+        activations=token_budget * compute * (shape.layers * kept + working),
+        head=chunk * 2 * compute + (vocabulary * (FLOAT32 + compute) if trained == total else 0),
+    )
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """Widths of a decoder, from any Transformers configuration."""
+
+    layers: int
+    width: int
+    inner: int
+    queries: int
+    keys: int
+
+    @classmethod
+    def of(cls, model: PreTrainedModel) -> "LayerShape":
+        config = model.config.get_text_config()
+        width, heads = config.hidden_size, config.num_attention_heads
+        head = getattr(config, "head_dim", None) or width // heads
+        keys = (getattr(config, "num_key_value_heads", None) or heads) * head
+        inner = getattr(config, "intermediate_size", None) or 4 * width
+        return cls(config.num_hidden_layers, width, inner, heads * head, keys)
+
+    @property
+    def kept(self) -> int:
+        """Values a layer keeps for each token: both norms' inputs and outputs, queries, keys, values,
+        attention's result, and gate, up and their product."""
+        return 4 * self.width + 2 * self.queries + 2 * self.keys + 3 * self.inner
+
+    @property
+    def checkpointed(self) -> int:
+        """Only the layer's input."""
+        return self.width
+
+
+def available(device: torch.device) -> int:
+    """Bytes of the whole device, or of this machine's memory."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[1])
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def needs_checkpointing(
+    model: PreTrainedModel, token_budget: int, *, offload_optimizer: bool = False, world: int = 1
+) -> bool:
+    """Whether keeping all activations would not fit."""
+    plain = estimate(
+        model, token_budget, checkpointing=False, offload_optimizer=offload_optimizer, world=world
+    )
+    return plain.total > USABLE * available(model.device)
+
+
+def checkpoint_activations(model: PreTrainedModel) -> None:
+    """Keeps each layer's input only and computes the rest again in the backward pass."""
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+
+
+def pair_lengths(count: int, cap: int, seed: int = 7) -> list[tuple[int, int, int]]:
+    """Prompt, chosen and rejected tokens: log-normal, with HelpSteer3's median response of 364.5.
+
+    Sequences longer than 4,096 are drawn again; a smaller cap shrinks all lengths in proportion.
+    """
+    rng, found = np.random.default_rng(seed), list[tuple[int, int, int]]()
+    shrink = min(1.0, cap / LONGEST)
+    while len(found) < count:
+        prompt = int(np.clip(np.exp(rng.normal(np.log(300), 1.0)), 12, 3000))
+        mean, spread = np.exp(rng.normal(np.log(364.5), 0.65)), rng.normal(0, 0.3)
+        chosen, rejected = (int(max(8, mean * np.exp(sign * spread / 2))) for sign in (1, -1))
+        if prompt + max(chosen, rejected) <= LONGEST:
+            found.append((_shrunk(prompt, shrink), _shrunk(chosen, shrink), _shrunk(rejected, shrink)))
+    return found
+
+
+def _shrunk(tokens: int, share: float) -> int:
+    return max(1, int(tokens * share))

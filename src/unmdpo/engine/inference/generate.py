@@ -1,0 +1,150 @@
+"""Greedy responses to prompts, in batches of like length, the same every time.
+
+Batches are laid out once from all prompts, so that a run that goes on after a stop computes exactly
+what it would have: a response's last bits can depend on its neighbours' padding.
+"""
+
+import contextlib
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel
+
+from unmdpo.data.identity import Prompt
+from unmdpo.engine.inference.decode import can_decode, decode
+from unmdpo.engine.pairs.encode import Encoder, as_dicts
+from unmdpo.engine.pairs.padding import alike, padded
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One response. `prompt` is the prompt's place in the panel."""
+
+    prompt: int
+    text: str
+    tokens: int
+    finished: bool  # ended by an end token rather than by the limit
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class GenerationSettings:
+    max_new_tokens: int = 512
+    token_budget: int | None = None  # of a batch, prompts and responses, padding included; by the device
+
+
+class Generator:
+    def __init__(
+        self, model: PreTrainedModel, encoder: Encoder, settings: GenerationSettings | None = None
+    ) -> None:
+        self.model, self.encoder = model, encoder
+        model.train(False)
+        self.settings = settings or GenerationSettings()
+        self.budget = self.settings.token_budget or default_budget(model)
+        self._ends = self._end_tokens()
+        if model.config._attn_implementation == "flex_attention":
+            model.set_attn_implementation("sdpa")  # one token at a time is not what flex is for
+        self._ours = can_decode(model)
+
+    def batches(self, prompts: Sequence[Prompt]) -> list[list[int]]:
+        """Prompts of like length, longest first, each batch within the budget."""
+        self.rows = self.encoder.tokenize([self.encoder.render(as_dicts(p), prefix=True) for p in prompts])
+        lengths = [len(row) + self.settings.max_new_tokens for row in self.rows]
+        return alike(lengths, self.budget)
+
+    def generate(self, prompts: Sequence[Prompt], done: Collection[int] = ()) -> Iterator[list[Generation]]:
+        """One list for each batch, without the prompts that are `done`."""
+        for members in self.batches(prompts):
+            left = [place for place in members if place not in done]
+            if left:
+                yield self._batch(left)
+
+    @torch.no_grad()
+    def _batch(self, members: list[int]) -> list[Generation]:
+        tokens, mask = padded([self.rows[i] for i in members], self._pad, "left")
+        with without_cudnn_attention():
+            if self._ours:
+                limit = self.settings.max_new_tokens
+                written = decode(self.model, tokens, mask, limit, self._ends, self._pad)
+            else:
+                written = self._transformers_own(tokens, mask)
+        return [self._generation(place, row) for place, row in zip(members, written.tolist(), strict=True)]
+
+    def _transformers_own(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        """(n, new tokens at most), for models with another kind of memory: sliding windows, states."""
+        settings = GenerationConfig(  # type: ignore[no-untyped-call]
+            max_new_tokens=self.settings.max_new_tokens,
+            do_sample=False,
+            pad_token_id=self._pad,
+            eos_token_id=sorted(self._ends),
+        )
+        tokens, mask = tokens.to(self.model.device), mask.to(self.model.device)
+        with _plain_generation(self.model):
+            whole = self.model.generate(input_ids=tokens, attention_mask=mask, generation_config=settings)  # type: ignore[operator]
+        written: Tensor = whole[:, tokens.shape[1] :]
+        return written
+
+    def _generation(self, place: int, row: list[int]) -> Generation:
+        end = next((i for i, token in enumerate(row) if token in self._ends), None)
+        text = self.encoder.tokenizer.decode(row[:end], skip_special_tokens=True)
+        assert isinstance(text, str)
+        return Generation(place, text, len(row) if end is None else end + 1, finished=end is not None)
+
+    def _end_tokens(self) -> set[int]:
+        """Every token that the model or the tokenizer calls an end."""
+        configured = getattr(self.model.generation_config, "eos_token_id", None)
+        listed = configured if isinstance(configured, list) else [configured]
+        return {token for token in [*listed, self.encoder.tokenizer.eos_token_id] if token is not None}
+
+    @property
+    def _pad(self) -> int:
+        pad = self.encoder.tokenizer.pad_token_id
+        return pad if isinstance(pad, int) else 0
+
+
+def default_budget(model: PreTrainedModel) -> int:
+    """Tokens of a batch. A GPU writes a token for hundreds of responses in the time of one, as long as their
+    keys and values fit: they may take a third of what is free, rounded down to a power of two to be the same
+    again."""
+    if model.device.type != "cuda":
+        return 32_768
+    free, _ = torch.cuda.mem_get_info(model.device)
+    return int(min(262_144, 2 ** int(math.log2(max(free / 3 / token_bytes(model), 1024)))))
+
+
+@torch.no_grad()
+def token_bytes(model: PreTrainedModel) -> int:
+    """What the model keeps for each token it has seen, measured on one."""
+    seen = model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=model.device), use_cache=True)
+    layers = getattr(getattr(seen, "past_key_values", None), "layers", [])
+    kept = [getattr(layer, name, None) for layer in layers for name in ("keys", "values")]
+    return max(1, sum(tensor.nbytes for tensor in kept if isinstance(tensor, Tensor)))
+
+
+@contextlib.contextmanager
+def _plain_generation(model: PreTrainedModel) -> Iterator[None]:
+    """Sets the model's own generation settings aside: Transformers fills open ones from them, and greedy
+    should mean greedy, without penalties or beams that a folder happens to carry."""
+    own = model.generation_config
+    model.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        model.generation_config = own
+
+
+@contextlib.contextmanager
+def without_cudnn_attention() -> Iterator[None]:
+    """It plans anew for every length, so for every token of a growing cache: five times slower."""
+    cudnn = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(cudnn)

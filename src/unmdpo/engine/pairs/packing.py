@@ -1,0 +1,180 @@
+"""Many pairs in one fixed token budget, each prompt computed once for both of its responses.
+
+A pair is laid out as prompt, chosen, rejected. Both responses attend to the prompt and to themselves,
+not to each other, and both continue the prompt's positions, so every token sees exactly what it would
+see in a sequence of its own. Fixed shapes keep compiled kernels; the rest of the budget is padding
+that attends to itself alone.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unmdpo.engine.pairs.encode import EncodedPair
+
+PROMPT, CHOSEN, REJECTED = 0, 1, 2
+BLOCK = 128  # FlexAttention's mask is made of blocks of this many tokens
+
+
+def first_fit(lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Bins of positions whose lengths fit the budget: longest first, each into the first bin with room."""
+    bins: list[list[int]] = []
+    room: list[int] = []
+    for item in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        if lengths[item] > budget:
+            raise ValueError(f"a pair of {lengths[item]} tokens does not fit the budget of {budget}")
+        place = next((b for b, left in enumerate(room) if left >= lengths[item]), None)
+        if place is None:
+            bins.append([])
+            room.append(budget)
+            place = len(bins) - 1
+        bins[place].append(item)
+        room[place] -= lengths[item]
+    return [sorted(members) for members in bins]
+
+
+def padded_length(tokens: int, budget: int, fixed: bool) -> int:
+    """The length a bin of `tokens` is padded to: quarters of the budget, so that few shapes occur, where
+    shapes should be `fixed` because kernels are compiled for each of them.
+
+    The last bin of a batch is seldom full; padding it to the whole budget would waste a tenth of the work.
+    """
+    return rounded_up(tokens, rounded_up(-(-budget // 4), BLOCK) if fixed else 1)
+
+
+def rounded_up(tokens: int, step: int) -> int:
+    return -(-tokens // step) * step
+
+
+class Runs(NamedTuple):
+    """What each token attends to: two runs of keys, [own, itself] and [shared, shared_end)."""
+
+    own: Tensor  # (length,)
+    shared: Tensor  # (length,)
+    shared_end: Tensor  # (length,)
+
+    def see(self, query: Tensor, key: Tensor) -> Tensor:
+        """May these queries attend to these keys? Elementwise over token indices."""
+        itself = (key >= self.own[query]) & (key <= query)
+        return itself | ((key >= self.shared[query]) & (key < self.shared_end[query]))
+
+    def seen_in_blocks(self) -> Tensor:
+        """(blocks, blocks) how many keys of a block of keys all queries of a block see, together."""
+        length = len(self.own)
+        edges = torch.arange(0, length, BLOCK, device=self.own.device)  # (blocks,)
+        after = torch.arange(1, length + 1, device=self.own.device)
+        overlaps = [
+            (torch.minimum(end[:, None], edges + BLOCK) - torch.maximum(start[:, None], edges)).clamp(min=0)
+            for start, end in ((self.own, after), (self.shared, self.shared_end))
+        ]
+        return sum(overlaps).view(-1, BLOCK, len(edges)).sum(dim=1)  # type: ignore[union-attr]
+
+
+@dataclass(frozen=True)
+class PairBatch:
+    """Tokens of some pairs in rows, and where their responses are predicted.
+
+    Token indices below count through the rows: `row · length + column`.
+    """
+
+    tokens: Tensor  # (rows, length)
+    predictor: Tensor  # (r,) index of the token whose hidden state predicts a response token
+    target: Tensor  # (r,) the response token predicted
+    response: Tensor  # (r,) 2·pair for chosen, 2·pair + 1 for rejected
+    pairs: int
+
+    def to(self, device: torch.device) -> Self:
+        """On the device without waiting for it: the copies start from pinned memory."""
+        return self._with(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pinned(self) -> Self:
+        return self._with(Tensor.pin_memory)
+
+    def _with(self, change: Callable[[Tensor], Tensor]) -> Self:
+        changed: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                changed[name] = change(value)
+            elif isinstance(value, Runs):
+                changed[name] = Runs(*map(change, value))
+        return replace(self, **changed)
+
+
+@dataclass(frozen=True)
+class PackedBatch(PairBatch):
+    """Pairs side by side in one row of a fixed number of tokens."""
+
+    positions: Tensor  # (1, length)
+    runs: Runs
+
+    @classmethod
+    def of(
+        cls, pairs: Sequence[EncodedPair], length: int, pad_token: int = 0, align: int = 1
+    ) -> "PackedBatch":
+        """Every pair starts at a multiple of `align`."""
+        sizes = np.array([(len(p.prompt), len(p.chosen), len(p.rejected)) for p in pairs]).reshape(-1, 3)
+        spans = -(-sizes.sum(axis=1) // align) * align
+        if spans.sum() > rounded_up(length, align):
+            raise ValueError(f"pairs of {spans.sum()} tokens exceed the budget of {length}")
+        bases = np.cumsum(spans) - spans  # (n,) where each pair starts
+        prompt_ends = bases + sizes[:, 0]
+        starts = np.stack([bases, prompt_ends, prompt_ends + sizes[:, 1]], axis=1).ravel()  # of segments
+        segments = sizes.ravel()  # prompt, chosen, rejected of each pair
+
+        def each(values: NDArray[Any]) -> NDArray[Any]:
+            """A value of every segment, for each of its tokens."""
+            return np.repeat(values, segments)
+
+        at = each(starts - (np.cumsum(segments) - segments)) + np.arange(segments.sum())
+        part, pair = (
+            each(np.tile([PROMPT, CHOSEN, REJECTED], len(pairs))),
+            each(np.arange(3 * len(pairs)) // 3),
+        )
+        rejected = part == REJECTED
+        # rejected continues the prompt's positions, and the prompt predicts its first token
+        positions = at - bases[pair] - np.where(rejected, sizes[pair, 1], 0)
+        predictor = np.where(rejected & (at == each(starts)), prompt_ends[pair], at) - 1
+        ids = [ids for p in pairs for ids in (p.prompt, p.chosen, p.rejected)]
+        tokens = np.concatenate(ids) if ids else np.empty(0, dtype=np.int32)
+        scored = part != PROMPT
+
+        def placed(values: NDArray[Any], elsewhere: NDArray[Any] | int) -> Tensor:
+            row = np.full(length, elsewhere, dtype=np.int64)
+            row[at] = values
+            return torch.from_numpy(row)
+
+        return cls(
+            tokens=placed(tokens, pad_token)[None],
+            positions=placed(positions, 0)[None],
+            runs=Runs(
+                own=placed(np.where(rejected, each(starts), bases[pair]), np.arange(length)),
+                shared=placed(np.where(rejected, bases[pair], 0), 0),
+                shared_end=placed(np.where(rejected, prompt_ends[pair], 0), 0),
+            ),
+            predictor=torch.from_numpy(predictor[scored]),
+            target=torch.from_numpy(tokens[scored].astype(np.int64)),
+            response=torch.from_numpy((2 * pair + part - CHOSEN)[scored]),
+            pairs=len(pairs),
+        )
+
+    def runs_within(self, window: int | None) -> Runs:
+        """What each token sees; with a sliding `window`, nothing that many positions back."""
+        if window is None:
+            return self.runs
+        index = torch.arange(len(self.runs.own), device=self.runs.own.device)
+        reach = self.runs.shared + self.positions[0] - window + 1
+        return Runs(
+            own=torch.maximum(self.runs.own, index - window + 1),
+            shared=torch.minimum(torch.maximum(self.runs.shared, reach), self.runs.shared_end),
+            shared_end=self.runs.shared_end,
+        )
+
+    def dense_mask(self, window: int | None = None) -> Tensor:
+        """(1, 1, length, length) bool."""
+        index = torch.arange(len(self.runs.own), device=self.runs.own.device)
+        return self.runs_within(window).see(index[:, None], index[None, :])[None, None]

@@ -1,0 +1,68 @@
+"""Rows of different lengths in one rectangle, rows of similar length together, and pairs laid out that way.
+
+In a padded batch every response is a row of its own after its prompt. That is slower than packing, because
+prompts are computed twice and rows are padded, but a model only needs the usual attention mask for it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unmdpo.engine.pairs.encode import EncodedPair
+from unmdpo.engine.pairs.packing import PairBatch
+
+
+def alike(lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Places of rows of like length, longest first; a group padded to its longest fits the budget."""
+    groups: list[list[int]] = []
+    room = 0
+    for place in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        if room == 0:
+            groups.append([])
+            room = max(1, budget // max(1, lengths[place]))  # a group's first is its longest
+        groups[-1].append(place)
+        room -= 1
+    return [sorted(members) for members in groups]
+
+
+def padded(
+    rows: Sequence[Sequence[int] | NDArray[np.int32]], pad_token: int, side: Literal["left", "right"]
+) -> tuple[Tensor, Tensor]:
+    """(n, longest) tokens and mask."""
+    longest = max(map(len, rows))
+    tokens = torch.full((len(rows), longest), pad_token, dtype=torch.int64)
+    mask = torch.zeros(len(rows), longest, dtype=torch.int64)
+    for number, row in enumerate(rows):
+        place = slice(longest - len(row), longest) if side == "left" else slice(0, len(row))
+        tokens[number, place] = torch.as_tensor(row, dtype=torch.int64)
+        mask[number, place] = 1
+    return tokens, mask
+
+
+@dataclass(frozen=True)
+class PaddedBatch(PairBatch):
+    mask: Tensor  # (2·pairs, length) 1 where a row has a token
+
+    @classmethod
+    def of(cls, pairs: Sequence[EncodedPair], pad_token: int = 0) -> "PaddedBatch":
+        rows = [np.concatenate([p.prompt, ids]) for p in pairs for ids in (p.chosen, p.rejected)]
+        tokens, mask = padded(rows, pad_token, "right")
+        longest, predictors, responses = tokens.shape[1], [], []
+        for number, row in enumerate(rows):
+            prompt = len(pairs[number // 2].prompt)
+            predictors.append(number * longest + torch.arange(prompt - 1, len(row) - 1))
+            responses.append(torch.full((len(row) - prompt,), number))
+        predictor = torch.cat(predictors)
+        return cls(
+            tokens=tokens,
+            mask=mask,
+            predictor=predictor,
+            target=tokens.flatten()[predictor + 1],
+            response=torch.cat(responses),
+            pairs=len(pairs),
+        )

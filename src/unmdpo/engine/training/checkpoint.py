@@ -1,0 +1,154 @@
+"""Checkpoints that appear whole or not at all, and go on exactly: nothing pickled.
+
+One process writes plain safetensors. Several write a PyTorch distributed checkpoint in safetensors
+files, each rank its own shards; either kind is read back by any number of ranks.
+"""
+
+import json
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from unmdpo.engine.training.optimizer import moments, restore, steps
+from unmdpo.engine.training.trainer import Trainer
+from unmdpo.errors import UserError
+from unmdpo.files import put_in_place, remove, sync, temporary
+from unmdpo.objectives import AdaptiveObjective
+
+DESCRIPTION = "checkpoint.json"
+
+
+def save_checkpoint(trainer: Trainer, folder: Path, *, keep: int = 2) -> Path:
+    """Writes `folder/update-N` aside and renames it into place; only the last `keep` stay."""
+    target, ranks = folder / f"update-{trainer.update:08d}", trainer.ranks
+    aside = temporary(target)
+    try:
+        if ranks.first:
+            remove(aside)  # of a run that was killed while writing
+            aside.mkdir(parents=True)
+        ranks.wait()
+        for part, tensors in _large_parts(trainer).items():
+            _write(tensors, aside / part, trainer)
+        ranks.wait()
+        if ranks.first:
+            for part, tensors in _small_parts(trainer).items():
+                save_file(tensors, aside / f"{part}.safetensors")
+            (aside / DESCRIPTION).write_text(json.dumps(_describe(trainer), indent=2) + "\n", "utf-8")
+            sync(aside)
+            put_in_place(aside, target)
+            for old in checkpoints(folder)[:-keep]:
+                (old / DESCRIPTION).unlink()  # first: what is left no longer counts as a checkpoint
+                shutil.rmtree(old)
+        ranks.wait()
+    except OSError as error:
+        remove(aside)
+        raise UserError(f"{target}: the checkpoint could not be written: {error.strerror}") from error
+    return target
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Whole checkpoints, oldest first."""
+    return sorted(path for path in folder.glob("update-*") if (path / DESCRIPTION).is_file())
+
+
+def load_checkpoint(trainer: Trainer, path: Path) -> None:
+    """Puts a trainer that was set up in the same way where the checkpoint was taken."""
+    described = json.loads((path / DESCRIPTION).read_text("utf-8"))
+    _same_run(described["run"], _run(trainer), path)
+    with torch.no_grad():
+        for part, tensors in _large_parts(trainer).items():
+            _read(tensors, path / part)
+            if part == "optimizer":
+                restore(trainer.optimizer, trainer.masters.named, tensors, described["steps"])
+        trainer.masters.publish()
+    small = {part: load_file(path / f"{part}.safetensors") for part in _small_parts(trainer)}
+    if isinstance(trainer.rule, AdaptiveObjective):
+        trainer.adaptive_state = trainer.rule.restore(small["objective"])
+    if trainer.scale is not None:
+        trainer.scale.load_state(small["scale"])
+    trainer.update, trainer.num_tokens = described["update"], described["num_tokens"]
+
+
+def _describe(trainer: Trainer) -> dict[str, Any]:
+    return {
+        "update": trainer.update,
+        "num_tokens": trainer.num_tokens,
+        "steps": steps(trainer.optimizer),
+        "run": _run(trainer),
+        "torch": torch.__version__,
+    }
+
+
+def _run(trainer: Trainer) -> dict[str, Any]:
+    """What must not change between a checkpoint and the run that goes on from it."""
+    free = {"updates", "epochs"}  # more of the same
+    described = {
+        "objective": trainer.objective.name,
+        **dict(trainer.resolved),
+        **trainer.settings.model_dump(exclude=free),
+        "seed": trainer.seed,
+        "pairs": len(trainer.data),
+    }
+    found: dict[str, Any] = json.loads(json.dumps(described))  # as it will be read back
+    return found
+
+
+def _same_run(saved: dict[str, Any], ours: dict[str, Any], path: Path) -> None:
+    for name in sorted({*saved, *ours}):
+        if saved.get(name) != ours.get(name):
+            raise UserError(
+                f"{path}: a checkpoint with {name} {saved.get(name)!r}, not {ours.get(name)!r}; "
+                "continue with the same settings, or train in another folder"
+            )
+
+
+def _large_parts(trainer: Trainer) -> dict[str, dict[str, Tensor]]:
+    """What may be sharded. Reading fills these very tensors."""
+    named = trainer.masters.named
+    weights = {name: parameter.detach() for name, parameter in named.items()}
+    return {"model": weights, "optimizer": moments(trainer.optimizer, named)}
+
+
+def _small_parts(trainer: Trainer) -> dict[str, dict[str, Tensor]]:
+    """What every rank has whole."""
+    parts = {}
+    if trainer.adaptive_state is not None:
+        parts["objective"] = trainer.adaptive_state._asdict()
+    if trainer.scale is not None:
+        parts["scale"] = trainer.scale.state()
+    return parts
+
+
+def _write(tensors: dict[str, Tensor], place: Path, trainer: Trainer) -> None:
+    if trainer.ranks.world == 1:
+        save_file({name: value.contiguous() for name, value in tensors.items()}, _plain(place))
+        return
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter  # noqa: PLC0415 - slow
+    from torch.distributed.checkpoint.state_dict_saver import save  # noqa: PLC0415
+
+    save(tensors, storage_writer=HuggingFaceStorageWriter(str(place), save_distributed=True))
+
+
+def _read(tensors: dict[str, Tensor], place: Path) -> None:
+    """Fills `tensors` from whichever kind of file is there."""
+    plain = _plain(place).is_file()
+    if plain and not any(hasattr(value, "full_tensor") for value in tensors.values()):
+        for name, value in load_file(_plain(place)).items():
+            tensors[name].copy_(value)
+        return
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader  # noqa: PLC0415 - slow
+    from torch.distributed.checkpoint.state_dict_loader import load  # noqa: PLC0415
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process: as intended
+        load(tensors, storage_reader=HuggingFaceStorageReader(str(place)))
+
+
+def _plain(place: Path) -> Path:
+    place.mkdir(exist_ok=True)
+    return place / "whole.safetensors"

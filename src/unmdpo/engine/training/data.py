@@ -1,0 +1,53 @@
+"""What an update looks up about the loader's slots."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unmdpo.engine.pairs.encode import EncodedPairs
+from unmdpo.errors import UserError
+from unmdpo.objectives import PairLogps
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """Tensors over all n slots, on the CPU; small, and looked up by slot."""
+
+    pairs: EncodedPairs
+    strength: Tensor  # (n,)
+    reference: Tensor | None = None  # (n, 2) log-probabilities of chosen and rejected
+    scale: Tensor | None = None  # (n,) frozen q
+    unit: Tensor | None = None  # (n,) unit of each pair, for a scale that learns beside the policy
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def valid(self, slots: Sequence[int]) -> list[int]:
+        return [slot for slot in slots if self.pairs.valid[slot]]
+
+    def logps(self, slots: Sequence[int], logs: Tensor, scales: Tensor | None) -> PairLogps:
+        """`logs` (m, 2) and `scales` (m,) of some slots with everything else an objective asks for."""
+        index = torch.tensor(slots, dtype=torch.int64)
+        lengths = torch.from_numpy(self.pairs.lengths[index.numpy()])
+
+        def there(values: Tensor | None) -> Tensor | None:
+            return None if values is None else values.to(logs.device, non_blocking=True)
+
+        known = None if self.reference is None else self.reference[index]
+        return PairLogps(
+            chosen=logs[:, 0],
+            rejected=logs[:, 1],
+            chosen_tokens=lengths[:, 1].to(logs.device, non_blocking=True),
+            rejected_tokens=lengths[:, 2].to(logs.device, non_blocking=True),
+            strength=self.strength[index].to(logs.device, non_blocking=True),
+            ref_chosen=there(None if known is None else known[:, 0]),
+            ref_rejected=there(None if known is None else known[:, 1]),
+            scale=there(scales),
+        )
+
+    def units(self, slots: Sequence[int]) -> Tensor:
+        if self.unit is None:
+            raise UserError("a scale that learns beside the policy needs the unit of every pair")
+        return self.unit[list(slots)]

@@ -1,0 +1,190 @@
+"""A whole training run in a folder: resume, train, validate, log, checkpoint.
+
+folder/metrics.jsonl      what training did: the same bytes whether or not it was interrupted
+folder/throughput.jsonl   how fast it went
+folder/checkpoints/       the last few, and the terminal one
+"""
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from unmdpo.engine.cost import forward_flops, matrix_rate, training_passes
+from unmdpo.engine.pairs.scorer import score
+from unmdpo.engine.training.checkpoint import checkpoints, load_checkpoint, save_checkpoint
+from unmdpo.engine.training.data import TrainingData
+from unmdpo.engine.training.metrics import JsonLines, Sink, batch_metrics
+from unmdpo.engine.training.trainer import Trainer
+from unmdpo.errors import Stopped
+from unmdpo.objectives import AdaptiveObjective
+from unmdpo.scale import Units
+
+METRICS, THROUGHPUT = "metrics.jsonl", "throughput.jsonl"
+
+
+@dataclass(frozen=True)
+class LoopSettings:
+    checkpoint_updates: int | None = None  # after every so many updates
+    checkpoint_minutes: float | None = 15.0  # or when so much time has passed
+    keep: int = 2
+    validate_updates: int | None = None  # the last update is always followed by a validation
+
+
+def train(
+    trainer: Trainer,
+    folder: Path,
+    settings: LoopSettings | None = None,
+    *,
+    validation: "Validation | None" = None,
+    sinks: Sequence[Sink] = (),
+) -> Path:
+    """Trains to the end of the budget, from the last checkpoint if there is one; gives the terminal one."""
+    settings, saved = settings or LoopSettings(), folder / "checkpoints"
+    newest = next(reversed(checkpoints(saved)), None)
+    if newest is not None:
+        load_checkpoint(trainer, newest)
+    log, timer = Log(trainer, folder, sinks), Timer(settings.checkpoint_minutes)
+    with StopRequests() as stop, contextlib.closing(log):
+        while newest is None or trainer.update < trainer.updates:
+            started = time.perf_counter()
+            metrics = trainer.step()
+            seconds = time.perf_counter() - started
+            last = trainer.update == trainer.updates
+            if validation is not None and (last or _due(trainer.update, settings.validate_updates)):
+                metrics |= validation(trainer)
+            log.write(metrics, seconds)
+            timely = trainer.ranks.agree(timer.rings(), trainer.device)
+            stopping = trainer.ranks.agree(stop.asked is not None, trainer.device)
+            if last or timely or stopping or _due(trainer.update, settings.checkpoint_updates):
+                newest = save_checkpoint(trainer, saved, keep=settings.keep)
+                timer = Timer(settings.checkpoint_minutes)
+            if stopping:
+                raise Stopped(stop.asked or signal.SIGTERM)
+    return newest
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Held-out pairs, looked at without changing anything.
+
+    A scale that learns beside the policy judges new prompts by their features, so it needs `units`.
+    """
+
+    data: TrainingData
+    units: Units | None = None
+
+    @torch.no_grad()
+    def __call__(self, trainer: Trainer) -> dict[str, float]:
+        """The objective's loss and the rewards, averaged over the valid pairs, as `eval_…`."""
+        logs = score(trainer.scorer, self.data.pairs, trainer.budget)
+        slots, rule = self.data.valid(range(len(self.data))), trainer.rule
+        if not slots:
+            return {}
+        scales, losses = self._scales(trainer), []
+        for start in range(0, len(slots), trainer.settings.batch):
+            part = slots[start : start + trainer.settings.batch]
+            pairs = self.data.logps(part, logs[part], None if scales is None else scales[part])
+            adapted = []
+            if isinstance(rule, AdaptiveObjective):
+                state = trainer.adaptive_state
+                settings = trainer.objective.settings
+                adapted = [rule.adapt(pairs.log_ratio, state, train=False, **settings)[0]]
+            losses.append(rule.loss(pairs, *adapted, **trainer.objective.settings))
+        pairs = self.data.logps(slots, logs[slots], None if scales is None else scales[slots])
+        found = {"loss": float(torch.cat(losses).mean()), **batch_metrics(pairs, rule, trainer.resolved)}
+        return {f"eval_{name}": value for name, value in found.items()}
+
+    def _scales(self, trainer: Trainer) -> Tensor | None:
+        if trainer.scale is None or self.units is None:
+            return self.data.scale
+        return trainer.scale.predict(self.units)[self.data.units(range(len(self.data)))]
+
+
+def _due(update: int, every: int | None) -> bool:
+    return every is not None and update % every == 0
+
+
+class Timer:
+    def __init__(self, minutes: float | None) -> None:
+        self._due = None if minutes is None else time.monotonic() + 60 * minutes
+
+    def rings(self) -> bool:
+        return self._due is not None and time.monotonic() >= self._due
+
+
+class Log:
+    """The first rank's files and sinks, and the pace of the run."""
+
+    def __init__(self, trainer: Trainer, folder: Path, sinks: Sequence[Sink]) -> None:
+        self._silent = not trainer.ranks.first
+        if self._silent:
+            return
+        self._metrics, self._pace = (
+            JsonLines(folder / name, trainer.update) for name in (METRICS, THROUGHPUT)
+        )
+        self._sinks, self._tokens = sinks, trainer.num_tokens
+        lengths = trainer.data.pairs.valid_lengths
+        passes = training_passes(trainer.model, trainer.rule.adaptive)
+        self._flops = passes * forward_flops(trainer.model, lengths) / max(1, int(lengths.sum()))  # a token
+        self._peak = matrix_rate(trainer.device) * trainer.ranks.world
+
+    def write(self, metrics: dict[str, float], seconds: float) -> None:
+        if self._silent:
+            return
+        update = int(metrics["update"])
+        tokens, self._tokens = metrics["num_tokens"] - self._tokens, int(metrics["num_tokens"])
+        pace = {
+            "throughput/pairs_per_s": metrics["pairs/valid"] / seconds,
+            "throughput/tokens_per_s": tokens / seconds,
+            "throughput/mfu": self._flops * tokens / seconds / self._peak,
+            "throughput/update_s": seconds,
+        }
+        self._metrics.log(update, metrics)
+        self._pace.log(update, pace)
+        for sink in self._sinks:
+            sink.log(update, metrics | pace)
+
+    def close(self) -> None:
+        if not self._silent:
+            for sink in (self._metrics, self._pace, *self._sinks):
+                sink.close()
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopRequests:
+    """While it is entered, stop signals are noted instead of acted on. The first one counts; the same one
+    again is for the impatient, and acts at once."""
+
+    def __init__(self) -> None:
+        self.asked: int | None = None
+        self._seen: set[int] = set()
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():  # elsewhere signals are not ours
+            self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if number in self._seen:
+            signal.signal(number, self._before[number])
+            signal.raise_signal(number)
+        self._seen.add(number)
+        self.asked = self.asked or number

@@ -1,0 +1,172 @@
+"""What is logged of an update, and where it goes.
+
+Metrics carry the names that TRL's users know. JSON lines are the record; a terminal line, TensorBoard and
+W&B are views of it.
+"""
+
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol, TextIO
+
+from torch import Tensor
+
+from unmdpo.catalog.objectives import MarginSettings, Objective
+from unmdpo.errors import UserError
+from unmdpo.files import read_lines, write_lines
+from unmdpo.objectives import PairLogps
+from unmdpo.placement import StrengthMap
+from unmdpo.settings import Strict
+
+Metrics = Mapping[str, float]
+
+
+class Sink(Protocol):
+    def log(self, update: int, metrics: Metrics) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class JsonLines:
+    """One line for each update. A resumed run first drops what its checkpoint does not know."""
+
+    def __init__(self, path: Path, from_update: int = 0) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_lines(path, [line for line in read_lines(path) if line["update"] < from_update])
+        self._file = path.open("a", encoding="utf-8")
+
+    def log(self, update: int, metrics: Metrics) -> None:
+        self._file.write(json.dumps({"update": update} | dict(metrics)) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Progress:
+    """Says how far training is, as a short text for every update."""
+
+    def __init__(self, updates: int, show: Callable[[str], None]) -> None:
+        self.updates, self.show = updates, show
+
+    def log(self, update: int, metrics: Metrics) -> None:
+        self.show(describe_progress(update, self.updates, metrics))
+
+    def close(self) -> None: ...
+
+
+def describe_progress(update: int, updates: int, metrics: Metrics) -> str:
+    """`12/150 · loss 0.6421 · accuracy 0.70 · 48.9 pairs/s · 65,803 tokens/s · MFU 57% · ETA 5:59`."""
+    parts = [f"{update + 1}/{updates}"]
+    if "loss" in metrics:
+        parts.append(f"loss {metrics['loss']:.4f}")
+    if "rewards/accuracies" in metrics:
+        parts.append(f"accuracy {metrics['rewards/accuracies']:.2f}")
+    pace = metrics.get("throughput/pairs_per_s", 0.0)
+    if pace > 0:
+        parts += [f"{pace:.1f} pairs/s", f"{metrics['throughput/tokens_per_s']:,.0f} tokens/s"]
+        parts.append(f"MFU {100 * metrics['throughput/mfu']:.0f}%")
+    left = (updates - update - 1) * metrics.get("throughput/update_s", 0.0)
+    return " · ".join([*parts, f"ETA {clock(left)}"])
+
+
+class ProgressLine(Progress):
+    """The same on a stream: rewritten in place on a terminal, a line every 30 seconds elsewhere."""
+
+    def __init__(self, updates: int, name: str = "train", stream: TextIO | None = None) -> None:
+        super().__init__(updates, self._write)
+        self.name, self.stream = name, stream or sys.stderr
+        self.interval = 0.2 if self.stream.isatty() else 30.0
+        self._shown, self._width = -math.inf, 0
+
+    def log(self, update: int, metrics: Metrics) -> None:
+        now, last = time.monotonic(), update + 1 >= self.updates
+        if now - self._shown >= self.interval or last:
+            self._shown = now
+            super().log(update, metrics)
+
+    def _write(self, text: str) -> None:
+        text = f"{self.name} {text}"
+        if self.stream.isatty():
+            self._width = max(self._width, len(text))
+            self.stream.write("\r" + text.ljust(self._width))
+        else:
+            self.stream.write(text + "\n")
+        self.stream.flush()
+
+    def close(self) -> None:
+        if self.stream.isatty() and self._width:
+            self.stream.write("\n")
+
+
+def clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+
+
+class TensorBoard:
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - an extra
+        except ImportError as error:
+            raise UserError("TensorBoard needs its package: pip install 'unmdpo[tensorboard]'") from error
+        self._writer = SummaryWriter(str(folder))
+
+    def log(self, update: int, metrics: Metrics) -> None:
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value, update)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class WeightsAndBiases:
+    """The project, the key and whether to be offline come from W&B's own environment variables."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        try:
+            import wandb  # noqa: PLC0415 - an extra
+        except ImportError as error:
+            raise UserError("W&B needs its package: pip install 'unmdpo[wandb]'") from error
+        folder.mkdir(parents=True, exist_ok=True)
+        project = os.environ.get("WANDB_PROJECT", "unmdpo")
+        self._run = wandb.init(project=project, name=name, dir=str(folder))
+
+    def log(self, update: int, metrics: Metrics) -> None:
+        self._run.log(dict(metrics), step=update)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def batch_metrics(pairs: PairLogps, objective: Objective, settings: Strict) -> dict[str, float]:
+    """Means over a batch. Rewards are β times the log-ratio as the objective takes it: of whole
+    responses, or per token for length-normalized ones."""
+    named = {"logps/chosen": pairs.chosen, "logps/rejected": pairs.rejected}
+    if pairs.ref_chosen is not None and pairs.ref_rejected is not None:
+        beta = getattr(settings, "beta", 1.0)
+        chosen = (
+            beta * (pairs.chosen - pairs.ref_chosen) / (pairs.chosen_tokens if objective.normalized else 1)
+        )
+        rejected = beta * (pairs.rejected - pairs.ref_rejected)
+        rejected = rejected / (pairs.rejected_tokens if objective.normalized else 1)
+        named |= {
+            "rewards/chosen": chosen,
+            "rewards/rejected": rejected,
+            "rewards/margins": chosen - rejected,
+            "rewards/accuracies": (chosen > rejected).float(),
+        }
+    if isinstance(settings, MarginSettings):
+        named["margins/target"] = settings.tau * StrengthMap(settings.levels).of(pairs.strength)
+    if pairs.scale is not None:
+        named["scale/mean"] = pairs.scale
+    return {name: _mean(values) for name, values in named.items()}
+
+
+def _mean(values: Tensor) -> float:
+    return float(values.float().mean())

@@ -1,0 +1,138 @@
+"""AdamW over float32 master weights, its moments on the device or in the host's memory.
+
+A model that computes in bfloat16 gets float32 masters: gradients of every microbatch are added to the
+masters' gradients as soon as the backward pass makes them, so neither accumulation nor the optimizer ever
+rounds to bfloat16. A model that already is float32 is its own master.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.adamw import adamw
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+class HostAdamW(torch.optim.AdamW):
+    """Moments live in pinned host memory and visit the device one parameter at a time.
+
+    The arithmetic stays on the device, so the result is that of plain AdamW; the price is one trip of
+    both moments there and back for each update.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._step_one(parameter, group)
+
+    def _step_one(self, parameter: nn.Parameter, group: dict[str, Any]) -> None:
+        state = self.state[parameter]
+        if not state:
+            state["step"] = torch.zeros((), device=parameter.device)
+            pin = parameter.device.type == "cuda"
+            for name in MOMENTS:
+                state[name] = torch.zeros(parameter.shape, dtype=parameter.dtype, pin_memory=pin)
+        here: list[Tensor] = [state[name].to(parameter.device, non_blocking=True) for name in MOMENTS]
+        assert parameter.grad is not None
+        adamw(
+            [parameter], [parameter.grad], [here[0]], [here[1]], [], [state["step"]],
+            fused=parameter.device.type == "cuda", amsgrad=False, maximize=False,
+            beta1=group["betas"][0], beta2=group["betas"][1], eps=group["eps"],
+            lr=group["lr"], weight_decay=group["weight_decay"],
+        )  # fmt: skip
+        for name, moment in zip(MOMENTS, here, strict=True):
+            state[name].copy_(moment, non_blocking=True)
+
+
+def make_optimizer(
+    parameters: list[nn.Parameter],
+    *,
+    betas: tuple[float, float],
+    eps: float,
+    decay: float,
+    offload: bool,
+) -> torch.optim.AdamW:
+    """The learning rate is set before each update."""
+    on_gpu = parameters[0].device.type == "cuda"
+    if offload:
+        return HostAdamW(parameters, betas=betas, eps=eps, weight_decay=decay)
+    return torch.optim.AdamW(parameters, betas=betas, eps=eps, weight_decay=decay, fused=on_gpu)
+
+
+def moments(optimizer: torch.optim.AdamW, named: dict[str, nn.Parameter]) -> dict[str, Tensor]:
+    """Both moments of every parameter by name; zeros before the first update."""
+    found = {}
+    for name, parameter in named.items():
+        for key in MOMENTS:
+            value = optimizer.state.get(parameter, {}).get(key)
+            found[f"{name}:{key}"] = torch.zeros_like(parameter) if value is None else value
+    return {name: value.detach() for name, value in found.items()}
+
+
+def steps(optimizer: torch.optim.AdamW) -> int:
+    """How many updates have moved the parameters; the same for all of them."""
+    return next((int(state["step"]) for state in optimizer.state.values()), 0)
+
+
+def restore(
+    optimizer: torch.optim.AdamW, named: dict[str, nn.Parameter], tensors: dict[str, Tensor], taken: int
+) -> None:
+    """Puts the optimizer where `moments` and `steps` were read."""
+    if taken == 0:
+        return
+    for name, parameter in named.items():
+        on_device = any(group.get("fused") for group in optimizer.param_groups)
+        on_device = on_device or isinstance(optimizer, HostAdamW)
+        device = parameter.device if on_device else torch.device("cpu")
+        found = {key: tensors[f"{name}:{key}"] for key in MOMENTS}
+        if isinstance(optimizer, HostAdamW):
+            found = {key: _on_host(value) for key, value in found.items()}
+        optimizer.state[parameter] = {"step": torch.tensor(float(taken), device=device), **found}
+
+
+def _on_host(moment: Tensor) -> Tensor:
+    """Pinned where that helps the way to a GPU."""
+    return moment.cpu().pin_memory() if moment.device.type == "cuda" else moment
+
+
+class MasterWeights:
+    def __init__(self, model: nn.Module) -> None:
+        self.named: dict[str, nn.Parameter] = {}
+        self._copies: list[tuple[nn.Parameter, nn.Parameter]] = []  # computing, master
+        for name, parameter in model.named_parameters():
+            if not parameter.requires_grad:
+                continue
+            if parameter.dtype in (torch.float32, torch.float64):
+                self.named[name] = parameter
+                continue
+            master = nn.Parameter(parameter.detach().float())
+            parameter.register_post_accumulate_grad_hook(_adder(master))  # type: ignore[no-untyped-call]
+            self.named[name] = master
+            self._copies.append((parameter, master))
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        return list(self.named.values())
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Rounds the masters into the computing model after they have changed."""
+        if self._copies:
+            computing, masters = zip(*self._copies, strict=True)
+            torch._foreach_copy_(list(computing), list(masters))
+
+
+def _adder(master: nn.Parameter) -> Callable[[Tensor], None]:
+    def add(parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        if master.grad is None:
+            master.grad = parameter.grad.float()
+        else:
+            master.grad += parameter.grad
+        parameter.grad = None
+
+    return add

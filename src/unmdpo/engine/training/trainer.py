@@ -1,0 +1,238 @@
+"""Training a policy on comparisons: one update at a time, whatever the packing or number of ranks.
+
+The loss is the mean over the valid pairs of the global batch. Pairs are laid out in microbatches of a
+fixed token budget; each contributes its share of that mean, so the gradient does not depend on how
+they were packed or who computed them. Objectives that follow batch statistics get a pass without
+gradient first, and the rest pay nothing for it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from unmdpo.engine.pairs.packing import PairBatch
+from unmdpo.engine.pairs.scorer import PairScorer
+from unmdpo.engine.ranks import Ranks
+from unmdpo.engine.settings import (
+    ComputeSettings,
+    ObjectiveChoice,
+    TrainingSettings,
+    updates_per_epoch,
+)
+from unmdpo.engine.training.data import TrainingData
+from unmdpo.engine.training.metrics import batch_metrics
+from unmdpo.engine.training.optimizer import MasterWeights, make_optimizer
+from unmdpo.engine.training.schedule import batch_of, learning_rate, update_seed
+from unmdpo.errors import UserError
+from unmdpo.objectives import AdaptiveObjective, take
+from unmdpo.scale import ScaleBesidePolicy
+
+
+@dataclass(frozen=True)
+class Microbatch:
+    members: list[int]  # positions among the batch's valid slots
+    batch: PairBatch
+    counts: bool  # False: only here so that all ranks make the same number of passes
+
+
+@dataclass(frozen=True)
+class GlobalBatch:
+    """The valid pairs of one update, and this rank's share of the work."""
+
+    update: int
+    slots: list[int]
+    work: list[Microbatch]
+    tokens: int  # of all ranks, each prompt counted once
+    fill: float
+
+
+@dataclass
+class Trainer:
+    """A policy, its optimizer, and the state of an adaptive objective or a scale beside it."""
+
+    scorer: PairScorer
+    data: TrainingData
+    objective: ObjectiveChoice
+    settings: TrainingSettings = field(default_factory=TrainingSettings)
+    compute: ComputeSettings = field(default_factory=ComputeSettings)
+    scale: ScaleBesidePolicy | None = None
+
+    def __post_init__(self) -> None:
+        self.update, self.num_tokens = 0, 0
+        self.updates, self.seed = self.settings.updates_over(len(self.data)), self.settings.random_seed
+        self.ranks = Ranks.current()
+        self.rule, self.resolved = self.objective.objective, self.objective.resolved
+        self.adaptive_state = None
+        if isinstance(self.rule, AdaptiveObjective):
+            self.adaptive_state = self.rule.init(self.seed, **self.objective.settings)
+        if self.rule.reference and self.data.reference is None:
+            raise UserError(f"objective '{self.rule.name}' needs reference log-probabilities")
+        if self.rule.scale and self.data.scale is None and self.scale is None:
+            raise UserError(f"objective '{self.rule.name}' needs a scale")
+        self.masters = MasterWeights(self.model)
+        s = self.settings
+        self.optimizer = make_optimizer(
+            self.masters.parameters,
+            betas=s.betas,
+            eps=s.eps,
+            decay=s.weight_decay,
+            offload=self.compute.offload_optimizer,
+        )
+        self._ahead: GlobalBatch | None = None
+
+    @property
+    def model(self) -> PreTrainedModel:
+        return self.scorer.model
+
+    @property
+    def device(self) -> torch.device:
+        return self.scorer.device
+
+    @property
+    def budget(self) -> int:
+        return self.compute.token_budget or self.scorer.default_budget
+
+    def run(self) -> Iterator[dict[str, float]]:
+        """Trains to the end of the budget; one line of metrics for each update."""
+        while self.update < self.updates:
+            yield self.step()
+
+    def step(self) -> dict[str, float]:
+        """One update, and what to log of it."""
+        s, batch = self.settings, self._global_batch()
+        torch.manual_seed(update_seed(self.seed, self.update, self.ranks.rank))  # for dropout
+        rate = learning_rate(
+            self.update, peak=s.learning_rate, warmup=s.warmup, updates=self.updates, schedule=s.schedule
+        )
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.num_tokens += batch.tokens
+        metrics = {
+            "update": self.update,
+            "epoch": (self.update + 1) / updates_per_epoch(len(self.data), s.batch),
+            "learning_rate": rate,
+            "num_tokens": self.num_tokens,
+            "pairs/valid": len(batch.slots),
+        }
+        if batch.slots:
+            metrics |= {"fill": batch.fill, **self._descend(batch)}
+        self.update += 1
+        return metrics
+
+    def _global_batch(self) -> GlobalBatch:
+        ready, self._ahead = self._ahead, None
+        return ready if ready is not None and ready.update == self.update else self._lay_out(self.update)
+
+    def _lay_out(self, update: int) -> GlobalBatch:
+        pairs = self.data.pairs
+        slots = self.data.valid(batch_of(update, len(self.data), self.settings.batch, self.seed))
+        groups = self.scorer.packing.groups(pairs.lengths[slots], self.budget)
+        work = [
+            Microbatch(
+                members, self.scorer.prepare(pairs.select(slots[i] for i in members), self.budget), counts
+            )
+            for members, counts in self.ranks.turns(groups)
+        ]
+        fill = self.scorer.packing.fill(pairs.lengths[slots], groups, self.budget)
+        return GlobalBatch(update, slots, work, int(pairs.lengths[slots].sum()), fill)
+
+    def _descend(self, batch: GlobalBatch) -> dict[str, float]:
+        """Gradients of the mean loss, microbatch by microbatch, then one step.
+
+        Nothing waits for the device until all microbatches are under way and the next batch is laid out.
+        """
+        scales = self._scales(batch.slots)
+        knobs = self._adapt(batch)
+        self.optimizer.zero_grad(set_to_none=True)
+        self.scorer.train()
+        found = torch.zeros(len(batch.slots), 3, device=self.device)  # loss, log-probabilities
+        for part in batch.work:
+            loss, logs, index = self._losses(batch, part, scales, knobs)
+            # A sharded model averages gradients over the ranks; the loss is a sum over all of them.
+            share = self.ranks.world / len(batch.slots) if part.counts else 0.0
+            (loss.sum() * share).backward()  # type: ignore[no-untyped-call]
+            if part.counts:
+                found[index] = torch.column_stack([loss, logs]).detach().float()
+        if self.update + 1 < self.updates:
+            self._ahead = self._lay_out(self.update + 1)
+        found = self.ranks.total(found).cpu()
+        self._check_finite("loss", found[:, 0], batch.slots)
+        norm = self._clip()
+        self._check_finite("gradient", norm.expand(len(batch.slots)), batch.slots)
+        self.optimizer.step()
+        self.masters.publish()
+        if self.scale is not None:
+            self._step_scale(batch.slots, found[:, 1:])
+        logged = batch_metrics(self.data.logps(batch.slots, found[:, 1:], scales), self.rule, self.resolved)
+        return {"loss": float(found[:, 0].mean()), "grad_norm": float(norm), **logged}
+
+    def _losses(
+        self, batch: GlobalBatch, part: Microbatch, scales: Tensor | None, knobs: Any
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(m,) losses, (m, 2) log-probabilities, (m,) positions in the batch."""
+        logs = self.scorer(part.batch.to(self.device))
+        index = torch.tensor(part.members)
+        mine = None if scales is None else scales[index]
+        pairs = self.data.logps([batch.slots[i] for i in part.members], logs, mine)
+        index = index.to(self.device, non_blocking=True)
+        adapted = [] if knobs is None else [take(knobs, index)]
+        return self.rule.loss(pairs, *adapted, **self.objective.settings), logs, index
+
+    def _clip(self) -> Tensor:
+        """The gradient's norm before it is cut to size."""
+        gradients = [p.grad for p in self.masters.parameters if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if hasattr(norm, "full_tensor"):
+            norm = norm.full_tensor()
+        torch.nn.utils.clip_grads_with_norm_(self.masters.parameters, self.settings.clip, norm)
+        return norm.cpu()
+
+    def _scales(self, slots: list[int]) -> Tensor | None:
+        if self.scale is not None:
+            return self.scale.scales(self.data.units(slots))
+        return None if self.data.scale is None else self.data.scale[slots]
+
+    def _adapt(self, batch: GlobalBatch) -> Any:
+        """Knobs of the whole batch from a pass without gradient, for the objectives that need one."""
+        if not isinstance(self.rule, AdaptiveObjective):
+            return None
+        ratios = self._log_ratios(batch)
+        self._check_finite("log-ratio", ratios, batch.slots)
+        knobs, self.adaptive_state = self.rule.adapt(ratios, self.adaptive_state, **self.objective.settings)
+        return knobs
+
+    @torch.no_grad()
+    def _log_ratios(self, batch: GlobalBatch) -> Tensor:
+        """(n,) of the whole batch, the same on every rank."""
+        self.scorer.train()  # as in the pass with gradient: only dropout could tell
+        ratios = torch.zeros(len(batch.slots), device=self.device)
+        for part in batch.work:
+            logs = self.scorer(part.batch.to(self.device))
+            if part.counts:
+                pairs = self.data.logps([batch.slots[i] for i in part.members], logs, None)
+                ratios[part.members] = pairs.log_ratio.float()
+        return self.ranks.total(ratios)
+
+    def _step_scale(self, slots: list[int], logps: Tensor) -> None:
+        assert self.scale is not None
+        self.scale.step(self.data.units(slots), self.evidence(slots, logps), self.data.strength[slots])
+
+    def evidence(self, slots: list[int], logps: Tensor) -> Tensor:
+        """(m,) B = β·A of some slots, A as the objective takes it: of whole responses, or per token."""
+        pairs = self.data.logps(slots, logps, None)
+        beta: float = dict(self.resolved)["beta"]
+        return beta * (pairs.mean_log_ratio if self.rule.normalized else pairs.log_ratio)
+
+    def _check_finite(self, what: str, values: Tensor, slots: list[int]) -> None:
+        """Stops before the weights are touched, and names the pairs."""
+        broken = ~torch.isfinite(values.detach())
+        if broken.any():
+            named = [slot for slot, bad in zip(slots, broken.tolist(), strict=True) if bad]
+            raise UserError(
+                f"update {self.update}: the {what} is not finite for pairs {named[:16]}; "
+                "the last checkpoint is still good"
+            )

@@ -1,0 +1,78 @@
+"""The demo: the whole method on the lab's world, with the truth beside what was learnt."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import gmean
+
+from unmdpo.data.identity import Prompt
+from unmdpo.errors import UserError
+from unmdpo.files import write_json
+from unmdpo.lab import model_folder
+from unmdpo.lab.shapes import write
+from unmdpo.lab.tasks import read
+from unmdpo.lab.world import Knobs, World, true_scale
+from unmdpo.pipeline.artifacts import prompt_of
+from unmdpo.pipeline.run import Run
+from unmdpo.recipe import Recipe, load_recipe
+from unmdpo.stats.evaluation import Estimate, rank_correlation
+
+WORLD = Knobs(prompts=1500, noise=1.2, noise_spread=0.8)
+HELD_OUT = 500  # prompts
+KNOBS = "world.json"  # beside a world's data: what it was made with
+
+
+def demo_recipe(folder: Path, knobs: Knobs = WORLD, overrides: Sequence[str] = ()) -> Recipe:
+    """Writes the world below `folder` and gives the recipe that learns from it."""
+    world, place = World(knobs), folder.resolve() / "world"
+    place.mkdir(parents=True, exist_ok=True)
+    write_json(place / KNOBS, asdict(knobs))
+    write(place / "train.jsonl", world.comparisons())
+    write(place / "validation.jsonl", world.comparisons("validation", HELD_OUT))
+    here = (f"data.path={json.dumps(str(place))}", f"model.path={json.dumps(str(model_folder()))}")
+    return load_recipe(str(files("unmdpo.lab") / "demo.yaml"), [*here, *overrides])
+
+
+@dataclass(frozen=True)
+class DomainCheck:
+    prompts: int
+    true: float  # geometric mean of q*
+    fitted: float  # of q̂
+    correlation: Estimate | None  # within the domain
+
+
+@dataclass(frozen=True)
+class ScaleCheck:
+    """How a fitted scale ranks prompts beside the truth."""
+
+    name: str
+    overall: Estimate | None
+    by_domain: dict[str, DomainCheck]
+
+
+def check_scale(run: Run, name: str) -> ScaleCheck:
+    """q̂ against q*, over all training prompts and within each domain."""
+    table, truth = run.scale(name).known(), truth_of(run.recipe)
+    if truth is None:
+        raise UserError(f"{run.recipe.data.path}: the true scale of these prompts is not known")
+    fitted = np.array(table["q"].to_pylist())
+    true = np.array([truth(prompt_of(text)) for text in table["prompt"].to_pylist()])
+    domains = np.array(table["domain"].to_pylist())
+    by_domain = {}
+    for domain in sorted(set(domains)):
+        of, q = true[domains == domain], fitted[domains == domain]
+        by_domain[domain] = DomainCheck(len(q), gmean(of), gmean(q), rank_correlation(q, of))
+    return ScaleCheck(name, rank_correlation(fitted, true), by_domain)
+
+
+def truth_of(recipe: Recipe) -> Callable[[Prompt], float] | None:
+    """q* as a function of prompts, where a recipe's data are a world of the lab."""
+    path = Path(recipe.data.path or "") / KNOBS
+    if recipe.data.path is None or not path.is_file():
+        return None
+    knobs = Knobs(**json.loads(path.read_text("utf-8")))
+    return lambda prompt: true_scale(*read(prompt[-1].content), knobs)

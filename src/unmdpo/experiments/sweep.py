@@ -1,0 +1,251 @@
+"""Experiments that only a known truth allows: turn one knob, over several seeds, and look.
+
+Every point is an ordinary run of the demo's recipe, smaller, in one store: an interrupted sweep goes on,
+and points that two experiments share are made once.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import t as students_t
+
+from unmdpo.data.identity import Prompt
+from unmdpo.errors import UserError, did_you_mean
+from unmdpo.experiments.demo import WORLD, check_scale, demo_recipe, truth_of
+from unmdpo.lab.world import Knobs
+from unmdpo.pipeline.artifacts import COMPARISONS, POLICY_SCALE
+from unmdpo.pipeline.executors import execute
+from unmdpo.pipeline.run import Run, open_run
+from unmdpo.pipeline.store import Store
+from unmdpo.pipeline.units import PromptIndex
+from unmdpo.stats.evaluation import Estimate, rank_correlation
+
+Measure = Callable[[Run], float]
+SMALL = replace(WORLD, prompts=800)
+BUDGET = ("training.updates=50", "pilots.updates=50")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One setting of the knob."""
+
+    label: str
+    x: float | None = None  # where it stands on an axis, if the knob is a number
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    overrides: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Experiment:
+    question: str
+    knob: str
+    points: tuple[Point, ...]
+    measures: Mapping[str, Mapping[str, Measure]]  # what a chart shows → its series
+    overrides: tuple[str, ...]  # which scales and policies are made
+    until: str | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """A measure at one point, over seeds."""
+
+    point: Point
+    chart: str
+    series: str
+    values: list[float]
+
+    @property
+    def estimate(self) -> Estimate:
+        """Mean over seeds with Student's 95 % interval."""
+        values = np.array(self.values)
+        mean = float(values.mean())
+        if len(values) < 2:
+            return Estimate(mean, mean, mean)
+        half = float(students_t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
+        return Estimate(mean, mean - half, mean + half)
+
+
+def recovery(scale: str) -> Measure:
+    """Spearman's correlation of a frozen scale with the truth; nan where the truth does not vary."""
+
+    def measure(run: Run) -> float:
+        return _value(check_scale(run, scale).overall)
+
+    return measure
+
+
+def recovery_beside(policy: str) -> Measure:
+    """The same of a scale that learnt beside a policy."""
+
+    def measure(run: Run) -> float:
+        truth = truth_of(run.recipe)
+        assert truth is not None  # every point is a world of the lab
+        prompts, q = _learnt_beside(run, policy)
+        return _value(rank_correlation(q, [truth(prompt) for prompt in prompts]))
+
+    return measure
+
+
+def _value(found: Estimate | None) -> float:
+    return math.nan if found is None else found.value
+
+
+def saturation(policy: str) -> Measure:
+    """How far prompts went from q = 1 towards the bounds, 1/2 and 2: mean |log q| / log 2."""
+
+    def measure(run: Run) -> float:
+        _, q = _learnt_beside(run, policy)
+        return float(np.mean(np.abs(np.log2(q))))
+
+    return measure
+
+
+def spread(scale: str) -> Measure:
+    """Standard deviation of log q̂: it is there even where q* is the same for all."""
+
+    def measure(run: Run) -> float:
+        return float(np.std(np.log(run.scale(scale).known()["q"].to_pylist())))
+
+    return measure
+
+
+def gain(candidate: str, opponent: str) -> Measure:
+    """ΔR of one policy over another, by the gold reward."""
+
+    def measure(run: Run) -> float:
+        return run.compare(candidate, opponent, "held-out").reward_difference.value
+
+    return measure
+
+
+def pilot_cost(run: Run) -> float:
+    """FLOPs of all pilots as a multiple of one policy's training."""
+    notes = {name: artifact.manifest["notes"] for name, artifact in run.finished.items()}
+    pilots = sum(found["flops"] for name, found in notes.items() if name.startswith("pilot["))
+    return float(pilots / notes["policy[dpo]"]["flops"])
+
+
+def _learnt_beside(run: Run, policy: str) -> tuple[list[Prompt], list[float]]:
+    index = PromptIndex.of(COMPARISONS.load(run.artifact("comparisons")))
+    return index.prompts, POLICY_SCALE.load(run.artifact(f"policy[{policy}]")).q_.tolist()
+
+
+_SCALES = "scales={seq: {estimator: pooled}, ln: {estimator: pooled, length_normalized: true}}"
+_DPO = "policies={dpo: {objective: dpo}}"
+_CONTROLLED = (
+    "scales={seq: {estimator: pooled}, one: {estimator: constant}}",
+    "policies={dpo: {objective: dpo}, learned: {objective: unm-wr, scale: seq}, "
+    "constant: {objective: unm-wr, scale: one}}",
+)
+_BESIDE = (
+    "scales={seq: {estimator: pooled}, joint: {estimator: joint}, sigmoid: {estimator: sigmoid-joint}}",
+    "policies={dpo: {objective: dpo}, frozen: {objective: unm-wr, scale: seq}, "
+    "joint: {objective: unm-wr, scale: joint}, sigmoid: {objective: unm-wr, scale: sigmoid}}",
+)
+
+
+def _numbers(knob: str, *values: float) -> tuple[Point, ...]:
+    return tuple(Point(f"{value:g}", value, {knob: value}) for value in values)
+
+
+EXPERIMENTS: dict[str, Experiment] = {
+    "noise": Experiment(
+        "As noise differs more between prompts, does q̂ find it, and does a learned scale pay?",
+        "standard deviation of log q*",
+        _numbers("noise_spread", 0.0, 0.4, 0.8, 1.2),
+        {
+            "Spearman of q̂ with q*": {"seq": recovery("seq")},
+            "standard deviation of log q̂": {"seq": spread("seq")},
+            "ΔR": {
+                "learned scale over q ≡ 1": gain("learned", "constant"),
+                "q ≡ 1 over DPO": gain("constant", "dpo"),
+            },
+        },
+        _CONTROLLED,
+    ),
+    "length": Experiment(
+        "As vague prompts' answers differ more in length, does length-normalized fitting find q* better?",
+        "idle phrases added to a vague prompt's responses",
+        _numbers("length_spread", 0.0, 1.0, 2.0, 4.0),
+        {"Spearman of q̂ with q*": {"sequence-level": recovery("seq"), "length-normalized": recovery("ln")}},
+        (_SCALES, _DPO),
+        until="scale",
+    ),
+    "joint": Experiment(
+        "Does a scale that learns beside the policy find q*, or run to its bounds?",
+        "label noise, typical q*",
+        _numbers("noise", 0.4, 0.8, 1.6),
+        {
+            "Spearman of q̂ with q*": {
+                "frozen (pooled)": recovery("seq"),
+                "joint": recovery_beside("joint"),
+                "sigmoid-joint": recovery_beside("sigmoid"),
+            },
+            "mean |log₂ q̂| (1: all at the bounds)": {
+                "joint": saturation("joint"),
+                "sigmoid-joint": saturation("sigmoid"),
+            },
+            "ΔR over DPO": {name: gain(name, "dpo") for name in ("frozen", "joint", "sigmoid")},
+        },
+        _BESIDE,
+    ),
+    "pilots": Experiment(
+        "How cheap may pilots be?",
+        "pilots",
+        (
+            Point("5 folds, 50 updates"),
+            Point("3 folds, 50 updates", overrides=("pilots.folds=3",)),
+            Point("2 folds, 50 updates", overrides=("pilots.folds=2",)),
+            Point("5 folds, 25 updates", overrides=("pilots.updates=25",)),
+            Point("5 folds, 12 updates", overrides=("pilots.updates=12",)),
+            Point("2 folds, 25 updates", overrides=("pilots.folds=2", "pilots.updates=25")),
+            Point(
+                "5 folds, LoRA rank 8", overrides=("pilots.adapter={rank: 8}", "pilots.learning_rate=1e-3")
+            ),
+        ),
+        {"Spearman of q̂ with q*": {"seq": recovery("seq")}, "cost, DPO runs": {"seq": pilot_cost}},
+        (_SCALES, _DPO),
+    ),
+}
+
+
+def experiment(name: str) -> Experiment:
+    if name not in EXPERIMENTS:
+        raise UserError(f"no experiment is called '{name}'; {did_you_mean(name, EXPERIMENTS)}")
+    return EXPERIMENTS[name]
+
+
+def sweep(
+    chosen: Experiment,
+    folder: Path,
+    seeds: Sequence[int],
+    jobs: int,
+    knobs: Knobs = SMALL,
+    budget: Sequence[str] = BUDGET,
+    report: Callable[[str], None] = print,
+) -> Iterator[Result]:
+    """Runs every point with every seed, and gives the measures point by point."""
+    for point in chosen.points:
+        runs = []
+        for seed in seeds:
+            report(f"{chosen.knob}: {point.label}, seed {seed}")
+            turned = replace(knobs, **point.knobs, seed=seed)
+            overrides = [f"seed={seed}", *budget, *chosen.overrides, *point.overrides]
+            recipe = demo_recipe(folder / "worlds" / _name_of(turned), turned, overrides)
+            runs.append(execute(open_run(recipe, Store(folder / "store")), until=chosen.until, jobs=jobs))
+        for chart, series in chosen.measures.items():
+            for name, measure in series.items():
+                values = [measure(run) for run in runs]
+                if np.isfinite(values).all():  # a rank correlation is not defined where q* is one
+                    yield Result(point, chart, name, values)
+
+
+def _name_of(knobs: Knobs) -> str:
+    """A folder for each world: equal knobs, equal world."""
+    return hashlib.sha256(json.dumps(vars(knobs), sort_keys=True).encode()).hexdigest()[:12]

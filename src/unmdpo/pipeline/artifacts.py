@@ -1,0 +1,222 @@
+"""Every file that an artifact may hold: its name, how it is written and how it is read back.
+
+A stage saves through these and the stages after it load through these; no file's name stands anywhere else.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from unmdpo.data import Comparison, Message, Origin, Prompt
+from unmdpo.engine.pairs.encode import EncodedPairs
+from unmdpo.engine.training.loop import METRICS as METRICS_FILE
+from unmdpo.files import read_lines, write_json, write_lines
+from unmdpo.pipeline.store import Artifact
+from unmdpo.scale import ScaleEstimator, load_scale, save_scale
+
+T = TypeVar("T")
+Line = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ArtifactFile(Generic[T]):
+    name: str
+    write: Callable[[Path, T], None]
+    read: Callable[[Path], T]
+
+    def save(self, folder: Path, value: T) -> None:
+        self.write(folder / self.name, value)
+
+    def load(self, artifact: Artifact) -> T:
+        """After a look at its checksum."""
+        return self.read(artifact.file(self.name))
+
+    def peek(self, artifact: Artifact) -> T:
+        """As it is on disk, damaged or not, for `verify`."""
+        return self.read(artifact.path / self.name)
+
+
+COLUMNS = pa.schema(
+    [
+        ("prompt", pa.string()),
+        ("chosen", pa.string()),
+        ("rejected", pa.string()),
+        ("strength", pa.int32()),
+        ("domain", pa.string()),
+        ("language", pa.string()),
+        ("votes", pa.list_(pa.int32())),
+        ("file", pa.string()),
+        ("row", pa.int64()),
+    ]
+)
+
+
+def prompt_text(prompt: Prompt) -> str:
+    return json.dumps([[message.role, message.content] for message in prompt], ensure_ascii=False)
+
+
+def prompt_of(text: str) -> Prompt:
+    return tuple(Message(role, content) for role, content in json.loads(text))
+
+
+def _write_comparisons(path: Path, rows: list[Comparison]) -> None:
+    table = pa.Table.from_pylist(
+        [
+            {
+                "prompt": prompt_text(row.prompt),
+                "chosen": row.chosen,
+                "rejected": row.rejected,
+                "strength": row.strength,
+                "domain": row.domain,
+                "language": row.language,
+                "votes": list(row.votes),
+                "file": row.source.file,
+                "row": row.source.row,
+            }
+            for row in rows
+        ],
+        schema=COLUMNS,
+    )
+    pq.write_table(table, path, compression="zstd")
+
+
+def _read_comparisons(path: Path) -> list[Comparison]:
+    shared: dict[str, Prompt] = {}
+    return [
+        Comparison(
+            prompt=shared.setdefault(row["prompt"], prompt_of(row["prompt"])),
+            chosen=row["chosen"],
+            rejected=row["rejected"],
+            strength=row["strength"],
+            source=Origin(row["file"], row["row"]),
+            domain=row["domain"],
+            language=row["language"],
+            votes=tuple(row["votes"]),
+        )
+        for row in pq.read_table(path).to_pylist()
+    ]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Prompts to evaluate on, in order."""
+
+    hashes: list[str]
+    prompts: list[Prompt]
+    domains: list[str]
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    def write(self, path: Path) -> None:
+        prompts = [prompt_text(prompt) for prompt in self.prompts]
+        write_json(path, {"hashes": self.hashes, "prompts": prompts, "domains": self.domains})
+
+    @classmethod
+    def read(cls, path: Path) -> "Panel":
+        values = json.loads(path.read_text("utf-8"))
+        return cls(values["hashes"], [prompt_of(text) for text in values["prompts"]], values["domains"])
+
+
+class HeldOut(NamedTuple):
+    """What a pilot says about the comparisons it has not seen."""
+
+    rows: Tensor  # (m,)
+    logps: Tensor  # (m, 2) of chosen and rejected
+
+
+class Evidence(NamedTuple):
+    """Out-of-fold values of every comparison."""
+
+    evidence: Tensor  # (n,) β₀·A
+    evidence_ln: Tensor  # (n,) β_LN·A^LN
+    valid: Tensor  # (n,) bool
+    mean_tokens: Tensor  # (n,) of the two responses
+    beta_ln: Tensor  # ()
+
+    def of(self, length_normalized: bool) -> Tensor:
+        return self.evidence_ln if length_normalized else self.evidence
+
+
+class ScaleTable(NamedTuple):
+    """q of every unit. `pair_hash` is empty where units are prompts."""
+
+    prompt_hash: list[str]
+    pair_hash: list[str]
+    q: list[float]
+
+
+def _one_tensor(name: str, tensor: str) -> ArtifactFile[Tensor]:
+    def write(path: Path, value: Tensor) -> None:
+        save_file({tensor: value}, path)
+
+    def read(path: Path) -> Tensor:
+        return load_file(path)[tensor]
+
+    return ArtifactFile(name, write, read)
+
+
+def _tensors(name: str, kind: Callable[..., T]) -> ArtifactFile[T]:
+    """A named tuple of tensors."""
+
+    def write(path: Path, value: Any) -> None:
+        save_file(value._asdict(), path)
+
+    def read(path: Path) -> T:
+        return kind(**load_file(path))
+
+    return ArtifactFile(name, write, read)
+
+
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text("utf-8"))
+
+
+def _write_scales(path: Path, table: ScaleTable) -> None:
+    pq.write_table(pa.table(table._asdict()), path)
+
+
+def _read_scales(path: Path) -> ScaleTable:
+    return ScaleTable(**pq.read_table(path).to_pydict())
+
+
+def _made_elsewhere(path: Path, value: object) -> None:
+    raise TypeError(f"{path.name} is written by the engine")
+
+
+def _itself(path: Path) -> Path:
+    return path
+
+
+def _write_estimator(path: Path, estimator: ScaleEstimator) -> None:
+    save_scale(estimator, path)
+
+
+COMPARISONS: ArtifactFile[list[Comparison]] = ArtifactFile(
+    "train.parquet", _write_comparisons, _read_comparisons
+)
+VALIDATION: ArtifactFile[list[Comparison]] = ArtifactFile(
+    "validation.parquet", _write_comparisons, _read_comparisons
+)
+PANEL = ArtifactFile("panel.json", lambda path, panel: panel.write(path), Panel.read)
+PAIRS = ArtifactFile("pairs.safetensors", lambda path, pairs: pairs.save(path), EncodedPairs.load)
+REFERENCE = _one_tensor("reference.safetensors", "logps")  # (n, 2)
+EMBEDDINGS = _one_tensor("embeddings.safetensors", "embeddings")  # (u, d)
+PROMPTS: ArtifactFile[list[str]] = ArtifactFile("prompts.json", write_json, _read_json)  # their hashes
+HELD_OUT = _tensors("held-out.safetensors", HeldOut)
+EVIDENCE = _tensors("oof.safetensors", Evidence)
+SCALES = ArtifactFile("q.parquet", _write_scales, _read_scales)
+ESTIMATOR: ArtifactFile[ScaleEstimator] = ArtifactFile("", _write_estimator, load_scale)  # the whole folder
+POLICY_SCALE: ArtifactFile[ScaleEstimator] = ArtifactFile("scale", _write_estimator, load_scale)
+MODEL: ArtifactFile[Path] = ArtifactFile("model", _made_elsewhere, _itself)  # a folder for `from_pretrained`
+METRICS: ArtifactFile[list[Line]] = ArtifactFile(METRICS_FILE, _made_elsewhere, read_lines)
+GENERATIONS: ArtifactFile[list[Line]] = ArtifactFile("generations.jsonl", write_lines, read_lines)
+SCORES: ArtifactFile[list[Line]] = ArtifactFile("scores.jsonl", write_lines, read_lines)
+SUMMARY: ArtifactFile[dict[str, Any]] = ArtifactFile("summary.json", write_json, _read_json)

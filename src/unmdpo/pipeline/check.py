@@ -1,0 +1,77 @@
+"""What a run needs from outside the store, checked before any work starts: models, data, a judge."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from unmdpo.catalog.judges import kind_of
+from unmdpo.engine.models import check_reachable
+from unmdpo.engine.pairs.encode import Encoder
+from unmdpo.engine.settings import ModelSource
+from unmdpo.errors import UserError
+from unmdpo.pipeline.run import Run
+from unmdpo.pipeline.stages.evaluation import JUDGEMENT_STAGE
+from unmdpo.recipe import Recipe
+
+JUDGE = "evaluation.judge."
+
+
+def check_outside(run: Run, wanted: Sequence[str]) -> None:
+    """Raises for folders, files, models and judges that a recipe names and that are missing. A judge is not
+    asked for while nothing is judged: it may still be in the making while policies are trained."""
+    judging = any(run.stages[name].kind is JUDGEMENT_STAGE for name in wanted)
+    for key, path in missing_places(run.recipe).items():
+        if judging or not key.startswith(JUDGE):
+            raise UserError(f"{key}: there is no file or folder '{path}'")
+    for model in (run.recipe.model, run.recipe.pilots.model):
+        if model is not None:
+            check_model(model)
+    if judging:
+        check_judge(run.recipe)
+
+
+def check_model(source: ModelSource) -> None:
+    """That it can be loaded, and that its tokenizer has a chat template that works."""
+    check_reachable(source)
+    if source.gguf_file is None:  # else it is converted first of all
+        Encoder.of(source).render([{"role": "user", "content": "?"}], prefix=True)
+
+
+def check_judge(recipe: Recipe) -> None:
+    if recipe.evaluation is not None:
+        check = kind_of(recipe.evaluation.judge).check
+        if check is not None:
+            check(recipe.evaluation.judge)
+
+
+def check_judge_code(recipe: Recipe) -> None:
+    """The same for judges that need no model, so that a plan can be made without a network."""
+    if recipe.evaluation is not None and kind_of(recipe.evaluation.judge).local is None:
+        check_judge(recipe)
+
+
+def missing_places(recipe: Recipe) -> dict[str, str]:
+    """Key → the file or folder that it names and that is not on this machine."""
+    models: dict[str, str | None] = {"model.path": recipe.model.path}
+    data: dict[str, str | None] = {"data.path": recipe.data.path}
+    data["data.validation.path"] = recipe.data.validation.path
+    if recipe.pilots.model is not None:
+        models["pilots.model.path"] = recipe.pilots.model.path
+    if recipe.evaluation is not None:
+        judge = recipe.evaluation.judge
+        local = kind_of(judge).local
+        if local is not None:
+            models[f"{JUDGE}{local}"] = getattr(judge, local)
+        for name, panel in recipe.evaluation.panels.items():
+            data[f"evaluation.panels.{name}.path"] = panel.path
+    named = [(key, path, Path(path)) for key, path in models.items() if path is not None]
+    # data may be below ~, which models' loaders do not know
+    named += [(key, path, Path(path).expanduser()) for key, path in data.items() if path is not None]
+    return {key: path for key, path, place in named if not _hub_name(path) and not place.exists()}
+
+
+def _hub_name(path: str) -> bool:
+    """Could this be `name` or `owner/name` on the Hub, rather than a place on this machine?"""
+    return re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", path) is not None and not path.endswith(
+        (".jsonl", ".json", ".parquet", ".gz")
+    )

@@ -1,0 +1,156 @@
+"""What one stage takes: tokens, FLOPs, memory and time, estimated before they are spent.
+
+Times follow from useful FLOP/s measured by `benchmarks.engine` on one H200; an A100 is taken to reach the
+same share of its peak.
+"""
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedModel
+
+from unmdpo.engine.cost import SHAPES, USABLE, estimate, forward_flops
+from unmdpo.engine.settings import (
+    AdapterSettings,
+    ComputeSettings,
+    ModelSource,
+    ObjectiveChoice,
+    TrainingSettings,
+)
+from unmdpo.errors import UserError
+
+H200_USEFUL = 446e12  # FLOP/s in training of the 1B model, docs/performance.md
+MEASURED_SHARES = {135e6: 0.47, 1.2e9: 1.0, 8e9: 0.8}  # of that, by parameters; the nearest size counts
+DECODING_SHARE = 0.28  # of the training rate, one token at a time: 50,400 tokens/s of the 1B model
+DECODING_MOST = 59_500  # tokens/s on an H200, however small the model; docs/performance.md
+KNOWN_SHAPES = {  # so that packaged recipes can be planned without a network
+    "meta-llama/Llama-3.2-1B-Instruct": "1b",
+    "meta-llama/Llama-3.1-8B-Instruct": "8b",
+    "Skywork/Skywork-Reward-V2-Llama-3.1-8B": "8b",
+    "models/smollm2": "135m",
+    "models/arena-judge": "135m",
+}
+MEAN_PROMPT = 490  # tokens, in HelpSteer3
+TOKEN_BUDGET = 16_384  # of a microbatch on a GPU
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one stage takes. Zero FLOPs: no model is involved, and the time is not worth naming."""
+
+    tokens: float = 0.0
+    flops: float = 0.0
+    memory: float = 0.0  # bytes on the device
+    checkpointing: bool = False
+    decoding: bool = False
+    share: float = 1.0  # of the 1B model's rate, that a model of this size reaches in training
+
+    def seconds(self, useful_rate: float) -> float:
+        if not self.decoding:
+            return self.flops / (useful_rate * self.share)
+        slowest = self.tokens / (DECODING_MOST * useful_rate / H200_USEFUL)
+        return max(slowest, self.flops / (useful_rate * DECODING_SHARE))
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """What stages need to know to estimate their cost on devices of so much memory, `ranks` of which share
+    a model that is trained."""
+
+    lengths: NDArray[np.int32]  # (n, 3) of the valid training pairs
+    prompts: int  # distinct ones among them
+    memory: float
+    ranks: int
+    compute: ComputeSettings
+    _passes: dict[int, float] = field(default_factory=dict)
+
+    def scoring(self, model: ModelSource, share: float = 1.0) -> Cost:
+        """Log-probabilities of a share of the pairs."""
+        shape = meta_model(model)
+        tokens, flops = share * float(self.lengths.sum()), share * self._pass(shape)
+        return Cost(tokens, flops, 2.0 * parameters(shape))
+
+    def reading(self, model: ModelSource, tokens: float) -> Cost:
+        """One pass of a model over so many tokens."""
+        size = parameters(meta_model(model))
+        return Cost(tokens, 2 * size * tokens, 2.0 * size)
+
+    def writing(self, model: ModelSource, tokens: float) -> Cost:
+        """So many tokens, one at a time."""
+        size = parameters(meta_model(model))
+        return Cost(tokens, 2 * size * tokens, 2.0 * size, decoding=True)
+
+    def training(
+        self, model: ModelSource, settings: TrainingSettings, objective: ObjectiveChoice, share: float = 1.0
+    ) -> Cost:
+        """`share` of the pairs are trained on."""
+        shape, slots = meta_model(model), share * len(self.lengths)
+        updates = settings.updates or (settings.epochs or 1) * int(slots // settings.batch)
+        seen = updates * settings.batch / max(1, len(self.lengths))
+        passes = (2.05 if settings.adapter else 3) + objective.objective.adaptive
+        needs = {flag: self._training_memory(shape, flag, settings.adapter) for flag in (False, True)}
+        checkpointing = needs[False] > USABLE * self.memory
+        return Cost(
+            tokens=seen * float(self.lengths.sum()),
+            flops=(passes + checkpointing) * seen * self._pass(shape),
+            memory=needs[checkpointing],
+            checkpointing=checkpointing,
+            share=_size_share(shape),
+        )
+
+    def _pass(self, shape: PreTrainedModel) -> float:
+        """FLOPs of one pass over all pairs; shapes are made once, so their identity will do."""
+        if id(shape) not in self._passes:
+            self._passes[id(shape)] = forward_flops(shape, self.lengths)
+        return self._passes[id(shape)]
+
+    def _training_memory(
+        self, shape: PreTrainedModel, checkpointing: bool, adapter: AdapterSettings | None
+    ) -> float:
+        """With an adapter nearly nothing is trained; without one, everything is."""
+        for parameter in shape.parameters():
+            parameter.requires_grad_(adapter is None)
+        needed = estimate(
+            shape,
+            self.compute.token_budget or TOKEN_BUDGET,
+            checkpointing=checkpointing,
+            offload_optimizer=self.compute.offload_optimizer,
+            world=self.ranks,
+        )
+        return float(needed.total)
+
+
+def parameters(model: PreTrainedModel) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _size_share(model: PreTrainedModel) -> float:
+    size = parameters(model)
+    return MEASURED_SHARES[min(MEASURED_SHARES, key=lambda known: abs(np.log(size / known)))]
+
+
+def meta_model(source: ModelSource) -> PreTrainedModel:
+    """The model's shape without its weights."""
+    return _built(source.path, source.revision, source.gguf_file)
+
+
+@lru_cache(maxsize=8)
+def _built(path: str, revision: str | None, gguf_file: str | None) -> PreTrainedModel:
+    if path in KNOWN_SHAPES:
+        config: Any = LlamaConfig(**SHAPES[KNOWN_SHAPES[path]])
+    else:
+        more = {} if gguf_file is None else {"gguf_file": gguf_file}
+        try:
+            config = AutoConfig.from_pretrained(path, revision=revision, **more)
+        except (OSError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(f"the model '{path}' cannot be planned for: {reason}") from error
+    with torch.device("meta"):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            config, dtype=torch.bfloat16
+        )
+    return model

@@ -1,0 +1,63 @@
+"""What every executor does with one stage, and what it says when some fail."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers.utils.logging import disable_progress_bar
+
+from unmdpo.engine.ranks import device_name
+from unmdpo.errors import UserError
+from unmdpo.pipeline.run import Run
+from unmdpo.pipeline.stage import Job, Stage
+from unmdpo.pipeline.store import Artifact
+
+
+def make_here(run: Run, stage: Stage[Any], report: Callable[[str], None]) -> Artifact:
+    """One stage in this process, its inputs being there."""
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # stages have a line of their own
+    inputs = run.inputs_of(stage)
+
+    def work(folder: Path) -> Mapping[str, Any]:
+        return Job(stage, folder, inputs, run.recipe.compute, report).do()
+
+    return run.store.make(stage.place, manifest_head(run, stage, inputs), work)
+
+
+def manifest_head(run: Run, stage: Stage[Any], inputs: Mapping[str, Artifact]) -> dict[str, Any]:
+    """What a manifest says about a stage before any work."""
+    places = {name: needed.place for name, needed in stage.inputs.items()}
+    return {
+        "kind": stage.kind.name,
+        "name": stage.name,
+        "version": stage.kind.version,
+        "key": stage.key,
+        "settings": stage.settings.model_dump(mode="json"),
+        "device": device_name(),
+        "ranks": run.recipe.compute.ranks if stage.kind.ranked else 1,
+        "inputs": {name: {"place": places[name], "digest": a.digest} for name, a in inputs.items()},
+    }
+
+
+def shared_by_ranks(run: Run, stage: Stage[Any]) -> bool:
+    """Whether several ranks do this stage together."""
+    return run.recipe.compute.ranks > 1 and stage.kind.ranked
+
+
+def ready_stages(run: Run, waiting: Sequence[str], failures: Mapping[str, str]) -> list[str]:
+    """Which of the waiting stages have all their inputs."""
+
+    def complete(name: str) -> bool:
+        return all(run.find(needed) is not None for needed in run.stages[name].inputs.values())
+
+    return [name for name in waiting if name not in failures and complete(name)]
+
+
+def raise_failures(failures: Mapping[str, str], waiting: Sequence[str]) -> None:
+    """Raises what went wrong, if anything did, and says what was not started because of it."""
+    if waiting and not failures:
+        raise UserError(f"the inputs of {', '.join(waiting[:4])} are not finished; run without --only")
+    if failures:
+        lines = [f"{name}: {problem}" for name, problem in failures.items()]
+        left = f"\nnot started, because they need what failed: {', '.join(waiting)}" if waiting else ""
+        raise UserError("\n".join(lines) + left)

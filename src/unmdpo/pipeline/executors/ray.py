@@ -1,0 +1,116 @@
+"""Stages as Ray tasks: as many at once as the cluster has room for, retried when a worker dies.
+
+A stage that several ranks share (`compute.ranks`) is a Ray Train job: its ranks may be on several nodes.
+
+The store must be where every node sees it. `RAY_ADDRESS` names the cluster; without it Ray starts one
+on this machine.
+"""
+
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from unmdpo.errors import UserError
+from unmdpo.pipeline.executors.making import make_here, raise_failures, ready_stages, shared_by_ranks
+from unmdpo.pipeline.executors.ranks import take_part
+from unmdpo.pipeline.run import Run, open_run
+from unmdpo.pipeline.store import Store
+from unmdpo.pipeline.view import View
+from unmdpo.recipe import Recipe
+
+RETRIES = 2  # of a stage whose worker died; its own errors are not retried
+
+
+def work_on_ray(run: Run, missing: Sequence[str], view: View) -> None:
+    """Makes the missing stages, each as soon as its inputs are there."""
+    try:
+        import ray  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise UserError("the Ray executor needs Ray: pip install 'unmdpo[ray]'") from error
+    if not ray.is_initialized():
+        ray.init(log_to_driver=False, include_dashboard=False)
+    on_gpus = ray.cluster_resources().get("GPU", 0) >= 1  # type: ignore[no-untyped-call]
+    retried = ray.remote(max_retries=RETRIES, retry_exceptions=False)
+    alone, shared = retried(_work), retried(_work_together)
+    waiting = list(missing)
+    running, failures = dict[Any, tuple[str, float]](), dict[str, str]()
+    recipe, root = run.recipe.model_dump_json(), str(run.store.root.resolve())
+    while waiting or running:
+        for name in ready_stages(run, waiting, failures):
+            waiting.remove(name)
+            if shared_by_ranks(run, run.stages[name]):
+                submitted = shared.options(num_cpus=0, name=name).remote(recipe, root, name, on_gpus)
+            else:
+                gpus = int(on_gpus and run.stages[name].kind.uses_model)
+                submitted = alone.options(num_gpus=gpus, num_cpus=1, name=name).remote(recipe, root, name)
+            running[submitted] = (name, time.monotonic())
+            view.started(name)
+        if not running:
+            break  # what is left needs something that failed
+        done, _ = ray.wait(list(running), num_returns=1)
+        for reference in done:
+            name, began = running.pop(reference)
+            try:
+                problem = ray.get(reference)
+            except ray.exceptions.RayError as error:
+                problem = f"its worker died {RETRIES + 1} times: {str(error).splitlines()[0]}"
+            if problem is None and run.find(run.stages[name]) is None:
+                problem = "it made another artifact: do all nodes see the same files under the same paths?"
+            if problem is None:
+                view.finished(name, time.monotonic() - began)
+            else:
+                failures[name] = problem
+                view.failed(name, problem)
+    raise_failures(failures, waiting)
+
+
+def _work(recipe: str, root: str, name: str) -> str | None:
+    """On some node: the stage, or what went wrong with it."""
+    try:
+        run = open_run(Recipe.model_validate_json(recipe), Store(Path(root)))
+        make_here(run, run.stages[name], lambda text: None)
+    except UserError as error:
+        return str(error)
+    except Exception:
+        return traceback.format_exc()
+    return None
+
+
+def _work_together(recipe: str, root: str, name: str, on_gpus: bool) -> str | None:
+    """A Ray Train job of as many ranks as the recipe asks for, or what went wrong with it."""
+    from ray.train import FailureConfig, RunConfig, ScalingConfig  # noqa: PLC0415 - an extra
+    from ray.train.torch import TorchConfig, TorchTrainer  # noqa: PLC0415
+
+    run = open_run(Recipe.model_validate_json(recipe), Store(Path(root)))
+    with tempfile.TemporaryDirectory(dir=run.store.root, prefix=".ray-") as records:
+        problem = Path(records) / "problem"
+        trainer = TorchTrainer(
+            _rank,
+            train_loop_config={"recipe": recipe, "root": root, "stage": name, "problem": str(problem)},
+            torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if on_gpus else "gloo"),
+            scaling_config=ScalingConfig(num_workers=run.recipe.compute.ranks, use_gpu=on_gpus),
+            run_config=RunConfig(
+                name="job", storage_path=records, failure_config=FailureConfig(max_failures=RETRIES)
+            ),
+        )
+        try:
+            trainer.fit()
+        except Exception:
+            return problem.read_text("utf-8") if problem.exists() else traceback.format_exc()
+    return None
+
+
+def _rank(given: dict[str, str]) -> None:
+    """On one of the ranks, in the process group that Ray Train has made."""
+    problem = Path(given["problem"])
+    if problem.exists():
+        raise RuntimeError("this was tried before, and is not a worker's fault")
+    run = open_run(Recipe.model_validate_json(given["recipe"]), Store(Path(given["root"])))
+    try:
+        take_part(run, run.stages[given["stage"]])
+    except UserError as error:
+        problem.write_text(str(error), "utf-8")
+        raise

@@ -1,1 +1,0 @@
-"""The lab at work: its reference model, the demo, experiments."""

@@ -1,0 +1,93 @@
+"""What has a scale: prompts, or prompts with a pair of responses, and what the rows say about them."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unmdpo.data import Comparison, Prompt, fold_of
+from unmdpo.data.domains import domain_ids, modal_domains
+from unmdpo.data.identity import entropy_fold_of
+from unmdpo.scale.data import VOTE_CATEGORIES
+
+CATEGORIES = (-3, -2, -1, 1, 2, 3)
+
+
+@dataclass(frozen=True)
+class PromptIndex:
+    """Unique prompts in the order in which they first occur, and each row's place among them."""
+
+    hashes: list[str]
+    prompts: list[Prompt]
+    of_row: Tensor  # (n,)
+
+    @classmethod
+    def of(cls, rows: Sequence[Comparison]) -> "PromptIndex":
+        places: dict[str, int] = {}
+        prompts = []
+        for row in rows:
+            if row.prompt_hash not in places:
+                places[row.prompt_hash] = len(places)
+                prompts.append(row.prompt)
+        return cls(list(places), prompts, torch.tensor([places[row.prompt_hash] for row in rows]))
+
+    def domains(self, rows: Sequence[Comparison]) -> Tensor:
+        """(u,) the number of each prompt's modal domain."""
+        modal = modal_domains(rows)
+        numbers = domain_ids(modal.values())
+        return torch.tensor([numbers[modal[name]] for name in self.hashes])
+
+    def folds(self, folds: int, seed: int) -> Tensor:
+        return torch.tensor([fold_of(name, folds, seed) for name in self.hashes])
+
+    def entropy_folds(self, folds: int) -> Tensor:
+        return torch.tensor([entropy_fold_of(name, folds) for name in self.hashes])
+
+
+class UnitNames:
+    """Which prompt (and pair of responses) each unit is, and the unit of each row."""
+
+    def __init__(self, rows: Sequence[Comparison], kind: str) -> None:
+        self.index = PromptIndex.of(rows)
+        if kind == "prompt":
+            self.of_row, self.prompts = self.index.of_row, self.index.hashes
+            self.pairs = [""] * len(self.prompts)
+        else:
+            places: dict[tuple[str, str], int] = {}
+            for row in rows:
+                places.setdefault((row.prompt_hash, pair_hash(row)), len(places))
+            self.of_row = torch.tensor([places[row.prompt_hash, pair_hash(row)] for row in rows])
+            self.prompts, self.pairs = ([name[i] for name in places] for i in (0, 1))
+        self.first_row = _first_rows(self.of_row)
+
+
+def _first_rows(of_row: Tensor) -> list[int]:
+    """The first row of each unit; units are numbered as they first occur."""
+    first: dict[int, int] = {}
+    for row, unit in enumerate(of_row.tolist()):
+        first.setdefault(unit, row)
+    return [first[unit] for unit in range(len(first))]
+
+
+def pair_hash(row: Comparison) -> str:
+    """The unordered pair of responses, for scales of pairs."""
+    text = "\0".join(row.pair)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def strengths(rows: Sequence[Comparison]) -> Tensor:
+    return torch.tensor([float(row.strength) for row in rows])
+
+
+def vote_counts(rows: Sequence[Comparison]) -> Tensor | None:
+    """(n, 6) how many annotators said −3, −2, −1, 1, 2, 3; None if no one's votes are known."""
+    if not any(row.votes for row in rows):
+        return None
+    counts = torch.zeros(len(rows), VOTE_CATEGORIES, dtype=torch.int64)
+    for place, row in enumerate(rows):
+        for vote in row.votes:
+            if vote in CATEGORIES:
+                counts[place, CATEGORIES.index(vote)] += 1
+    return counts

@@ -1,0 +1,154 @@
+"""Recipes by name or path: finding, overriding, checking, and saying what is wrong where."""
+
+import json
+import os.path
+import re
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from unmdpo.errors import UserError, did_you_mean
+from unmdpo.recipe.recipe import Recipe
+from unmdpo.recipe.yamls import Document
+
+Key = tuple[str | int, ...]
+MAX_MISTAKES = 12  # a screen
+PACKAGED = resources.files("unmdpo.recipe") / "packaged"
+
+
+def packaged() -> dict[str, str]:
+    """Name → text of every recipe that comes with the package. Names that begin with an underscore are
+    there to be extended."""
+    files = (file for file in PACKAGED.iterdir() if file.name.endswith(".yaml"))
+    ordered = sorted(files, key=lambda file: file.name)
+    return {file.name.removesuffix(".yaml"): file.read_text("utf-8") for file in ordered}
+
+
+def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe of a packaged name or a YAML file, with `key.sub=value` overrides applied."""
+    document = _find(name)
+    data = _whole(document)
+    overridden = {key: text for text in overrides for key in [_override(data, text)]}
+    try:
+        return Recipe.model_validate(data)
+    except ValidationError as error:
+        raise UserError(_explain(error, document, overridden)) from error
+
+
+def _whole(document: Document, above: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The document's mapping over those of the recipes it extends, the last of which has the last word."""
+    data = {} if document.data is None else document.data
+    if not isinstance(data, dict):
+        raise UserError(f"{document.name}:1: a recipe should be a mapping of keys to values")
+    base = data.pop("extends", None)
+    if base is None:
+        return data
+    where = f"{document.name}:{document.lines.get(('extends',), 1)}"
+    names = base if isinstance(base, list) else [base]
+    if not names or not all(isinstance(name, str) for name in names):
+        raise UserError(f"{where}: extends: a packaged name or a YAML file, or a list of them")
+    if document.name in above:
+        raise UserError(f"{where}: extends: this recipe extends itself, through {', '.join(above)}")
+    merged: dict[str, Any] = {}
+    for name in names:
+        if name.endswith((".yaml", ".yml")):
+            name = str(Path(document.name).parent / name)  # beside the one that names it
+        merged = _over(merged, _whole(_find(name), (*above, document.name)))
+    return _over(merged, data)
+
+
+def _over(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Mappings are merged key by key, everything else is replaced; null takes a key away."""
+    merged = dict(base)
+    for key, value in changes.items():
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, dict) and isinstance(merged.get(key), dict):
+            merged[key] = _over(merged[key], value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _find(name: str) -> Document:
+    path = Path(os.path.expanduser(name))  # noqa: PTH111 - Path.expanduser raises for unknown users
+    if path.suffix in {".yaml", ".yml"} or os.sep in name:
+        try:
+            return Document(path.read_text("utf-8"), name)
+        except UnicodeDecodeError as error:
+            raise UserError(f"{name}: not UTF-8 text (byte {error.start})") from error
+        except OSError as error:
+            raise UserError(f"{name}: cannot be read: {error.strerror}") from error
+    recipes = packaged()
+    if name not in recipes:
+        raise UserError(f"no recipe is called '{name}'; {did_you_mean(name, recipes)}")
+    return Document(recipes[name], f"{name}.yaml")
+
+
+def _override(data: dict[str, Any], text: str) -> Key:
+    """Sets `key.sub=value` in `data`; the value is read as YAML."""
+    path, equals, value = text.partition("=")
+    keys = tuple(path.split("."))
+    if not equals or not all(keys):
+        raise UserError(f"override '{text}' should look like key.sub=value")
+    for key in keys[:-1]:
+        if data.get(key) is None:
+            data[key] = {}
+        data = data[key]
+        if not isinstance(data, dict):
+            raise UserError(f"override '{text}': '{key}' holds a value, not further keys")
+    data[keys[-1]] = Document(value, f"override '{text}'").data
+    return keys
+
+
+def _explain(error: ValidationError, document: Document, overridden: dict[Key, str]) -> str:
+    """One line per mistake: where it stands, which key, what is wrong."""
+    lines = []
+    for detail in error.errors():
+        context = detail.get("ctx", {})
+        key: Key = tuple(context.get("path", (*detail["loc"], *context.get("below", ()))))
+        if detail["type"] == "unknown_key":
+            key = (*key, context["key"])
+        message = detail["msg"].removeprefix("Value error, ")
+        dotted = ".".join(str(part) for part in key) or "recipe"
+        if detail["type"] == "literal_error" and isinstance(detail["input"], str):
+            message = f"unknown name '{detail['input']}'; {did_you_mean(detail['input'], _choices(context))}"
+        place = _place(key, document, overridden, own=detail["type"] == "unknown_key")
+        lines.append(f"{place}: {dotted}: {message}")
+    if len(lines) > MAX_MISTAKES:
+        lines[MAX_MISTAKES:] = [f"… and {len(lines) - MAX_MISTAKES} more mistakes"]
+    return "\n".join(lines)
+
+
+def _choices(context: dict[str, Any]) -> list[str]:
+    return re.findall(r"'([^']*)'", context.get("expected", ""))
+
+
+def _place(key: Key, document: Document, overridden: dict[Key, str], own: bool) -> str:
+    """The override at or above the key (or, for an unknown key, the one that made it), else the line."""
+    for changed, text in overridden.items():
+        if key[: len(changed)] == changed or (own and changed[: len(key)] == key):
+            return f"override '{text}'"
+    for length in range(len(key), 0, -1):
+        if key[:length] in document.lines:
+            return f"{document.name}:{document.lines[key[:length]]}"
+    return document.name
+
+
+def schema() -> str:
+    """The recipe's JSON schema, for editors. A recipe may extend another, so no key must be there, and null
+    takes a name away."""
+    described = Recipe.model_json_schema()
+    described["properties"]["extends"] = {
+        "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}],
+        "description": "packaged recipes or YAML files beside this one that this one changes; the last wins",
+    }
+    for part in (described, *described["$defs"].values()):
+        part.pop("required", None)
+        for field in part["properties"].values():
+            named = field.get("patternProperties", {})
+            named |= {name: {"anyOf": [value, {"type": "null"}]} for name, value in named.items()}
+    return json.dumps(described, indent=2) + "\n"

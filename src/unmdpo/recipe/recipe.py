@@ -1,0 +1,136 @@
+"""The whole recipe, its cross-checks and its digest."""
+
+import hashlib
+import json
+from typing import Any, Self
+
+import yaml
+from pydantic import Field, model_validator
+
+from unmdpo.catalog.objectives import BETA, INITIAL, OBJECTIVES
+from unmdpo.data.sources import SOURCES
+from unmdpo.engine.settings import ComputeSettings, ModelSource, TrainingSettings
+from unmdpo.errors import UserError
+from unmdpo.recipe.settings import (
+    DataRecipe,
+    EvaluationRecipe,
+    PilotsRecipe,
+    PolicyRecipe,
+    PublishedRecipe,
+    ScaleRecipe,
+)
+from unmdpo.settings import SEED, Name, Positive, Strict, among, error_at, names_only
+
+
+class Recipe(Strict):
+    """Everything a run depends on."""
+
+    name: Name
+    description: str = ""
+    table: str = Field("", description="which of a paper's tables it repeats; recipes are listed by it")
+    seed: int = SEED
+    beta: Positive = Field(
+        BETA, description="β₀ of pilots and of every objective that has no β of its own, as SimPO has"
+    )
+    model: ModelSource
+    data: DataRecipe
+    training: TrainingSettings = TrainingSettings()
+    pilots: PilotsRecipe = PilotsRecipe()
+    scales: dict[Name, ScaleRecipe] = Field({}, json_schema_extra=names_only)
+    policies: dict[Name, PolicyRecipe] = Field(min_length=1, json_schema_extra=names_only)
+    evaluation: EvaluationRecipe | None = None
+    compute: ComputeSettings = ComputeSettings()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the resolved recipe: equal exactly when every setting is."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def seeded_training(self) -> TrainingSettings:
+        """How policies are trained, with the recipe's seed where training has none of its own."""
+        seed = self.seed if self.training.seed is None else self.training.seed
+        return self.training.model_copy(update={"seed": seed})
+
+    def to_yaml(self) -> str:
+        return as_yaml(self.model_dump(mode="json"))
+
+    @model_validator(mode="after")
+    def _names_exist(self) -> Self:
+        pilots = self.pilots.objective
+        among(OBJECTIVES, pilots, ("pilots", "objective"), f"unknown objective '{pilots}'")
+        if OBJECTIVES[pilots].scale:
+            raise error_at(
+                ("pilots", "objective"), "pilots come before any scale: choose one without a scale"
+            )
+        for name, scale in self.scales.items():
+            scale.check(("scales", name))
+        for name, policy in self.policies.items():
+            self._check_policy(name, policy)
+        return self
+
+    def _check_policy(self, name: str, policy: PolicyRecipe) -> None:
+        key = ("policies", name)
+        if name == INITIAL:
+            raise error_at(key, "'initial' is the model that policies start from; choose another name")
+        among(OBJECTIVES, policy.objective, (*key, "objective"), f"unknown objective '{policy.objective}'")
+        objective = OBJECTIVES[policy.objective]
+        if policy.scale is not None:
+            among(self.scales, policy.scale, (*key, "scale"), f"no scale is called '{policy.scale}'")
+        if objective.scale and policy.scale is None:
+            raise error_at(key, f"objective '{policy.objective}' needs a scale")
+        if not objective.scale and policy.scale is not None:
+            raise error_at((*key, "scale"), f"objective '{policy.objective}' uses no scale")
+        try:
+            policy.choice.resolved  # noqa: B018 - resolving checks
+        except UserError as error:
+            raise error_at((*key, "settings"), str(error)) from error
+
+    @model_validator(mode="after")
+    def _evaluation_fits(self) -> Self:
+        if self.evaluation is None:
+            return self
+        baseline = self.evaluation.baseline
+        among(self.policies, baseline, ("evaluation", "baseline"), f"'{baseline}' is not a policy")
+        for opponent in self.evaluation.opponents:
+            among(self.policies, opponent, ("evaluation", "opponents"), f"'{opponent}' is not a policy")
+        for panel, numbers in self.evaluation.published.items():
+            self._check_published(self.evaluation, panel, numbers)
+        if all(panel.apart for panel in self.evaluation.panels.values()):
+            raise error_at(("evaluation", "panels"), "every panel is kept apart; let one be answered")
+        self._check_panels(self.evaluation)
+        return self
+
+    def _check_published(
+        self, evaluation: EvaluationRecipe, panel: str, numbers: dict[str, PublishedRecipe]
+    ) -> None:
+        key, opponents = ("evaluation", "published", panel), evaluation.all_opponents
+        among(evaluation.panels, panel, key, f"no panel is called '{panel}'")
+        for policy, said in numbers.items():
+            among(self.policies, policy, (*key, policy), f"'{policy}' is not a policy")
+            for opponent in said.against:
+                where = (*key, policy, "against")
+                among(opponents, opponent, where, f"nobody is compared with '{opponent}'")
+
+    def _check_panels(self, evaluation: EvaluationRecipe) -> None:
+        """Panels that the official validation split could never fill."""
+        official = SOURCES[self.data.source].hub
+        if official is None or self.data.path is not None or not self.data.validation.is_official:
+            return
+        wanted = sum(panel.size for panel in evaluation.panels.values() if panel.path is None)
+        if wanted > official.validation_rows:
+            raise error_at(
+                ("evaluation", "panels"),
+                f"panels ask for {wanted} prompts; "
+                f"the validation split has at most {official.validation_rows}",
+            )
+
+
+def as_yaml(value: Any) -> str:
+    """YAML that reads back as the same value. Letters stay as they are, unless one of Unicode's own line
+    breaks is among them, which PyYAML writes but does not read."""
+    text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100)
+    if set(text) & {"\x85", "\u2028", "\u2029"}:
+        text = yaml.safe_dump(value, sort_keys=False, allow_unicode=False, width=100)
+    return text

@@ -1,0 +1,193 @@
+"""The parts of a recipe that nobody else owns: data, pilots, scales, policies, evaluation.
+
+Settings of the engine, of objectives, estimators, judges and strengths stand beside their code; here they
+are only put together.
+"""
+
+from typing import Annotated, Any, Self
+
+from pydantic import Field, model_validator
+
+from unmdpo.catalog.estimators import ESTIMATORS, EstimatorSettings
+from unmdpo.catalog.judges import AnyJudge
+from unmdpo.catalog.objectives import INITIAL, OBJECTIVES
+from unmdpo.data.identity import FOLD_SEED
+from unmdpo.data.sources import SOURCES
+from unmdpo.data.strength import PairRule, StrengthRule
+from unmdpo.engine.settings import DefaultBudget, ModelSource, ObjectiveChoice, TrainingOverrides
+from unmdpo.errors import UserError
+from unmdpo.placement import Placement
+from unmdpo.settings import (
+    SEED,
+    Count,
+    Name,
+    Nonnegative,
+    Positive,
+    Strict,
+    Triple,
+    among,
+    error_at,
+    names_only,
+)
+
+
+def _names_of(table: dict[str, Any]) -> Any:
+    """The table's names as choices in the schema, as they are when it is made."""
+    return lambda schema: schema.update(enum=sorted(table))
+
+
+SourceName = Annotated[str, Field(json_schema_extra=_names_of(SOURCES))]
+ObjectiveName = Annotated[str, Field(json_schema_extra=_names_of(OBJECTIVES))]
+EstimatorName = Annotated[str, Field(json_schema_extra=_names_of(ESTIMATORS))]
+
+
+class ValidationRecipe(Strict):
+    path: str | None = Field(None, description="another file, folder or Hub name than the training data's")
+    split: str = "validation"
+    fraction: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None, description="hold out this share of the training prompts instead"
+    )
+    seed: int = Field(SEED, description="of the held-out share")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if self.path is not None and self.fraction is not None:
+            raise ValueError("give a path to validation data or a fraction to hold out, not both")
+        return self
+
+    @property
+    def is_official(self) -> bool:
+        return self.path is None and self.fraction is None and self.split == "validation"
+
+
+class RowsRecipe(Strict):
+    """Which rows, and how they become comparisons."""
+
+    source: SourceName
+    path: str | None = Field(None, description="file, folder or Hub name; the source's own by default")
+    revision: str | None = None
+    config: str | None = Field(None, description="of a Hub dataset, or a subfolder")
+    split: str = "train"
+    max_bad_rows: Annotated[int, Field(ge=0, description="skip up to this many unreadable rows")] = 0
+    strength: StrengthRule = StrengthRule()
+    pairing: PairRule = PairRule()
+
+    @model_validator(mode="after")
+    def _has_a_place(self) -> Self:
+        among(SOURCES, self.source, ("data", "source"), f"unknown name '{self.source}'")
+        if self.path is None and SOURCES[self.source].hub is None:
+            raise ValueError(f"source '{self.source}' needs a path")
+        return self
+
+    @property
+    def place(self) -> str:
+        """The path given, or the source's own on the Hub."""
+        official = SOURCES[self.source].hub
+        return self.path or (official.path if official is not None else "")
+
+
+class DataRecipe(RowsRecipe):
+    max_length: Count = Field(4096, description="tokens in a whole prompt-response sequence")
+    validation: ValidationRecipe = ValidationRecipe()
+
+
+class PilotsRecipe(DefaultBudget, TrainingOverrides):
+    folds: Annotated[int, Field(ge=2)] = 5
+    fold_seed: int = FOLD_SEED
+    objective: ObjectiveName = "fixed-margin"
+    model: ModelSource | None = Field(None, description="a cheaper model for pilots and the scale's features")
+
+
+class ScaleRecipe(Strict):
+    """How a scale is learned; `settings` are the estimator's own, of which three have a key here."""
+
+    estimator: EstimatorName
+    fit: Placement | None = Field(
+        None, description="placement of the margin; the estimator's own if not given"
+    )
+    unit: Annotated[str, Field(json_schema_extra={"enum": ["prompt", "pair"]})] = "prompt"
+    length_normalized: bool = Field(False, description="fit to log-ratios per token")
+    domains: bool = Field(True, description="whether the head has a learned term for each domain")
+    centered: bool | None = Field(None, description="whether the map is centered; the estimator's own")
+    penalty: Nonnegative | None = Field(None, description="λ_q, the weight of (log q)²; the estimator's own")
+    settings: dict[str, Any] = Field(
+        {}, description="the estimator's other settings, such as updates, learning_rate, weight_decay, hidden"
+    )
+    run: str | None = Field(None, description="take the fitted scale of this name from another run")
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What was said about the estimator, under the names that it uses."""
+        named = {"placement": self.fit, "unit": self.unit, "centered": self.centered, "penalty": self.penalty}
+        return {name: value for name, value in named.items() if value is not None} | self.settings
+
+    @property
+    def resolved(self) -> EstimatorSettings:
+        return ESTIMATORS[self.estimator].resolve(self.given)
+
+    def check(self, path: tuple[str, ...]) -> None:
+        among(ESTIMATORS, self.estimator, (*path, "estimator"), f"unknown name '{self.estimator}'")
+        try:
+            self.resolved  # noqa: B018 - resolving checks
+        except UserError as error:
+            raise error_at(path, str(error)) from error
+
+
+class PolicyRecipe(Strict):
+    objective: ObjectiveName
+    scale: str | None = Field(None, description="the name of one of the recipe's scales")
+    settings: dict[str, Any] = Field({}, description="the objective's own, such as beta or tau")
+    training: TrainingOverrides = TrainingOverrides()
+
+    @property
+    def choice(self) -> ObjectiveChoice:
+        return ObjectiveChoice(name=self.objective, settings=self.settings)
+
+
+class PanelRecipe(Strict):
+    """Prompts that policies answer."""
+
+    size: Count
+    seed: int
+    path: str | None = Field(
+        None, description="a file of prompts (`prompt` or `instruction`) instead of the validation data"
+    )
+    apart: bool = Field(False, description="only kept out of later panels: nobody answers it")
+
+
+class PublishedNumbers(Strict):
+    """Numbers as a paper printed them, each with its interval: shown next to ours."""
+
+    win_rate: Triple | float | None = None  # a lone number where no interval was printed
+    reward_difference: Triple | float | None = None
+    length_ratio: Positive | None = None
+    length_controlled: Nonnegative | None = Field(None, description="AlpacaEval's win rate, in percent")
+    characters: Positive | None = Field(None, description="of a response, on average")
+
+
+class PublishedRecipe(PublishedNumbers):
+    """A policy's numbers against the baseline, and against others."""
+
+    against: dict[Name, PublishedNumbers] = Field({}, json_schema_extra=names_only)
+
+
+class EvaluationRecipe(Strict):
+    baseline: str = Field(description="the policy that all others are compared with")
+    panels: dict[Name, PanelRecipe] = Field(min_length=1, json_schema_extra=names_only)
+    judge: AnyJudge
+    max_new_tokens: Count = Field(512, description="of an answer")
+    initial: bool = Field(False, description="compare with the initial model too")
+    opponents: list[Name] = Field([], description="further policies that all others are compared with")
+    published: dict[Name, dict[Name, PublishedRecipe]] = Field(
+        {}, description="panel → policy → printed numbers", json_schema_extra=names_only
+    )
+
+    @property
+    def all_opponents(self) -> list[str]:
+        """Whom policies are compared with: the baseline first, the initial model last."""
+        return [*dict.fromkeys([self.baseline, *self.opponents]), *([INITIAL] if self.initial else [])]
+
+    @property
+    def answered(self) -> list[str]:
+        """The panels that policies are judged on."""
+        return [name for name, panel in self.panels.items() if not panel.apart]

@@ -1,0 +1,129 @@
+"""What settings are made of: strict, frozen types with bounds, and errors that name the nearest right key.
+
+Every setting lives in one such type, beside the code that uses it. A recipe validates that type, the code
+takes it, and its JSON is what an artifact's key is computed from.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Annotated, Any, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from unmdpo.errors import UserError, did_you_mean
+
+SEED = 42
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _nondecreasing(levels: tuple[float, ...] | None) -> tuple[float, ...] | None:
+    if levels is not None and (not levels or list(levels) != sorted(levels)):
+        raise ValueError("a strength map needs at least one level and must not decrease")
+    return levels
+
+
+Name = Annotated[
+    str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=80)
+]  # no dots: overrides split there
+Positive = Annotated[float, Field(gt=0)]
+Nonnegative = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+Shares = Annotated[tuple[Share, Share], BeforeValidator(_as_tuple)]
+Triple = Annotated[tuple[float, float, float], BeforeValidator(_as_tuple)]  # a value, then its interval
+Count = Annotated[int, Field(ge=1)]
+Thresholds = Annotated[tuple[float, ...] | None, BeforeValidator(_as_tuple)]
+Levels = Annotated[  # m(1), …, m(K); None is the paper's m(k) = k
+    tuple[Nonnegative, ...] | None, BeforeValidator(_as_tuple), AfterValidator(_nondecreasing)
+]
+
+
+class Strict(BaseModel):
+    """Frozen, no coercion, and a typo is answered with the nearest right name."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, values: Any) -> Any:
+        if isinstance(values, dict):
+            for key in values:
+                if key not in cls.model_fields:
+                    hint = did_you_mean(str(key), cls.model_fields)
+                    raise PydanticCustomError(
+                        "unknown_key", "unknown key; {hint}", {"key": key, "hint": hint}
+                    )
+        return values
+
+
+S = TypeVar("S", bound=Strict)
+
+
+def resolve(kind: type[S], given: Mapping[str, Any], owner: str) -> S:
+    """Settings of this kind from plain values, outside any recipe; mistakes are the user's."""
+    try:
+        return kind.model_validate(dict(given))
+    except ValidationError as error:
+        detail = error.errors()[0]
+        if detail["type"] == "unknown_key":
+            context = detail["ctx"]
+            raise UserError(f"{owner} has no setting '{context['key']}'; {context['hint']}") from error
+        name, message = ".".join(map(str, detail["loc"])), plain(detail["msg"])
+        if message.startswith("should"):
+            raise UserError(f"{owner}: {name} {message}, not {detail['input']!r}") from error
+        raise UserError(f"{owner}: {name}: {message}" if name else f"{owner}: {message}") from error
+
+
+def plain(message: str) -> str:
+    """One of pydantic's messages, as a clause about the setting."""
+    return message.removeprefix("Value error, ").replace("Input should", "should", 1)
+
+
+def chosen_from(choose: Callable[[Mapping[str, Any]], type[Strict]]) -> BeforeValidator:
+    """For a field whose type a table decides: `choose` looks at the raw mapping and names the type.
+
+    The table is read when a value is validated, so that whatever is in it by then can be used.
+    """
+
+    def validate(values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        try:
+            return choose(values).model_validate(dict(values))
+        except ValidationError as error:
+            detail = error.errors()[0]
+            context = detail.get("ctx", {})
+            own = (context["key"],) if detail["type"] == "unknown_key" else ()
+            raise PydanticCustomError(
+                "nested",
+                "{message}",
+                {"below": (*detail["loc"], *own), "message": str(detail["msg"])},
+            ) from error
+
+    return BeforeValidator(validate)
+
+
+def names_only(schema: dict[str, Any]) -> None:
+    """A mapping whose keys are names of the user's own, and nothing else."""
+    schema["additionalProperties"] = False
+
+
+def among(known: Collection[str], name: str, path: tuple[str, ...], wrong: str) -> None:
+    """Refuses a name that is not known, and suggests the nearest one."""
+    if name not in known:
+        raise error_at(path, f"{wrong}; {did_you_mean(name, known)}")
+
+
+def error_at(path: tuple[str, ...], message: str) -> PydanticCustomError:
+    """A cross-check's error, pinned to the key it is about."""
+    return PydanticCustomError("cross_check", "{message}", {"path": path, "message": message})

@@ -1,0 +1,174 @@
+"""The command's manners: quick help, exit codes, messages without tracebacks."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import unmdpo
+from tests.worlds.rows import helpsteer3_row
+from unmdpo.cli import app
+from unmdpo.recipe import packaged
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_version():
+    assert run("--version").output == f"unmdpo {unmdpo.__version__}\n"
+
+
+def test_help_is_quick_and_light():
+    script = (
+        "import sys\n"
+        "from unmdpo.cli import app\n"
+        "try: app(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'transformers', 'datasets', 'pandas', 'pydantic', 'scipy', 'numpy'}\n"
+        "print('HEAVY', sorted(heavy & sys.modules.keys()))\n"
+    )
+    used = []
+    for _ in range(3):
+        before = sum(os.times()[2:4])  # CPU time of children
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        used.append(sum(os.times()[2:4]) - before)
+        assert "HEAVY []" in done.stdout
+        assert "recipes" in done.stdout
+    assert min(used) < 0.3
+
+
+def test_unknown_command_and_option_exit_2():
+    assert run("trian").exit_code == 2
+    assert run("audit", "support").exit_code == 2
+    assert run("audit", "support", "x.jsonl", "--spit", "train").exit_code == 2
+
+
+def test_user_errors_are_one_message_without_traceback(tmp_path):
+    result = run("audit", "support", str(tmp_path / "missing.jsonl"))
+    assert result.exit_code == 2
+    assert "missing.jsonl: no such file or folder" in result.output
+    assert "Traceback" not in result.output
+
+
+def test_debug_shows_the_exception(tmp_path):
+    result = run("--debug", "audit", "support", str(tmp_path / "missing.jsonl"))
+    assert result.exception is not None
+    assert type(result.exception).__name__ == "UserError"
+
+
+def test_recipes_are_listed_and_shown():
+    listed = run("recipes").output
+    assert "hs3-1b" in listed
+    assert "hs2-1b" in listed
+    shown = run("recipes", "show", "hs3-1b", "training.updates=7").output
+    assert shown.startswith("# digest: ")
+    assert "updates: 7" in shown
+    assert json.loads(run("recipes", "schema").output)["title"] == "Recipe"
+
+
+def test_recipe_mistakes_exit_2():
+    result = run("recipes", "show", "hs3-1b", "training.upates=7")
+    assert result.exit_code == 2
+    assert "did you mean 'updates'?" in result.output
+
+
+def test_support_audit_prints_and_writes(write, tmp_path):
+    out = tmp_path / "support.json"
+    path = write([helpsteer3_row(), helpsteer3_row("Other?", label=0)])
+    result = run("audit", "support", path, "--json", str(out))
+    assert result.exit_code == 0, result.output
+    assert "margin-contrast condition holds" in result.output
+    found = json.loads(out.read_text())
+    assert (found["rows"], found["ties"], found["prompts_one_pair"]) == (1, 1, 1)
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+
+
+def test_strength_audit_prints_and_writes(write, tmp_path):
+    out = tmp_path / "strength.json"
+    path = write([helpsteer3_row(f"Question {i}?") for i in range(30)])
+    result = run("audit", "strength", path, "--json", str(out))
+    assert result.exit_code == 0, result.output
+    assert "prespecified criterion: fail" in result.output  # every vote agrees: no contrast to find
+    found = json.loads(out.read_text())
+    assert found["prompts"] == {"train": 24, "development": 3, "test": 3}
+    assert found["passed"] is False
+
+
+def test_result_folder_is_checked_before_the_work(write, tmp_path):
+    path = write([helpsteer3_row()])
+    result = run("audit", "support", path, "--json", str(tmp_path / "nowhere" / "x.json"))
+    assert result.exit_code == 2
+    assert "does not exist" in result.output
+
+
+def test_skipped_rows_are_told(write):
+    path = write([helpsteer3_row(), helpsteer3_row("B?", overall_preference=9)])
+    refused = run("audit", "support", path)
+    assert refused.exit_code == 2
+    assert "data.jsonl, row 2: 'overall_preference'" in refused.output
+    allowed = run("audit", "support", path, "--max-bad-rows", "1")
+    assert allowed.exit_code == 0
+    assert "skipped" in allowed.output
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--pairs", "some", "'all' or 'neighbours'"),
+        ("--strength-map", "1,x", "numbers with commas"),
+        ("--strength-map", "3,2", "must not decrease"),
+        ("--strength-map", "nan,nan", "finite"),
+        ("--tau", "inf", "a number from 0 up"),
+        ("--min-gap", "nan", "greater than or equal to 0"),
+        ("--thresholds", "1", "need 2 thresholds"),
+        ("--thresholds", "nan,nan", "finite"),
+        ("--levels", "7", "strength settings do not apply"),
+        ("--split", "trian", "there is no 'trian' in it"),
+        ("--source", "helpstear3", "did you mean 'helpsteer3'?"),
+    ],
+)
+def test_bad_options_exit_2(write, option, value, message):
+    result = run("audit", "support", write([helpsteer3_row()]), option, value)
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_terminals_without_greek(write):
+    path, environment = write([helpsteer3_row()]), os.environ | {"PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-c", "from unmdpo.cli import main; main()", "audit", "support", path]
+    done = subprocess.run(command, capture_output=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert b"margin-contrast condition holds" in done.stdout
+
+
+@pytest.mark.parametrize("target", [".", "/", ""])
+def test_a_folder_is_no_target(write, target):
+    result = run("audit", "support", write([helpsteer3_row()]), "--json", target)
+    assert result.exit_code == 2
+    assert "--json should name a file" in result.output
+
+
+def test_long_target_names_work(write, tmp_path):
+    target = tmp_path / f"{'x' * 240}.json"
+    assert run("audit", "support", write([helpsteer3_row()]), "--json", str(target)).exit_code == 0
+    assert json.loads(target.read_text())["rows"] == 1
+
+
+def test_strength_audit_tells_what_it_skipped(write):
+    rows = [helpsteer3_row(f"{i}?") for i in range(20)] + [helpsteer3_row("bad?", response1=3)]
+    result = run("audit", "strength", write(rows), "--max-bad-rows", "1")
+    assert result.exit_code == 0
+    assert "row 21: 'response1' should be text" in result.output
+
+
+@pytest.mark.parametrize("name", [name for name in packaged() if not name.startswith("_")])
+def test_every_packaged_recipe_can_be_planned_offline(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    done = CliRunner().invoke(app, ["plan", name, "--device", "h200", "--store", str(tmp_path / "store")])
+    assert done.exit_code == 0, done.output
+    assert "left to do: " in done.output
+    assert not (tmp_path / "store").exists()

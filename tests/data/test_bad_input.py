@@ -1,0 +1,200 @@
+"""Bad data: every error names the file and the row, says what to do, and can be counted instead."""
+
+import gzip
+import json
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from tests.worlds.rows import GOOD, HELPSTEER3, PREFERENCE, helpsteer3_row, preference, without
+from unmdpo.data import DataRef, PairRule, SourceSettings, StrengthRule, load_comparisons
+from unmdpo.errors import DataError, UserError
+
+
+def write_text(tmp_path, rows, name="bad.jsonl"):
+    path = tmp_path / name
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("case", HELPSTEER3)
+def test_bad_helpsteer3_row(tmp_path, case):
+    bad, message = HELPSTEER3[case]
+    path = write_text(tmp_path, [GOOD, bad, GOOD])
+    with pytest.raises(DataError, match=message) as caught:
+        load_comparisons(path, source="helpsteer3")
+    assert str(caught.value).startswith(f"{path}, row 2: ")
+    data = load_comparisons(path, source="helpsteer3", max_bad_rows=1)
+    assert (len(data), len(data.skipped)) == (2, 1)
+
+
+@pytest.mark.parametrize("case", PREFERENCE)
+def test_bad_preference_row(tmp_path, case):
+    bad, message = PREFERENCE[case]
+    path = write_text(tmp_path, [preference(), bad])
+    with pytest.raises(DataError, match=message) as caught:
+        load_comparisons(path, source="preference")
+    assert str(caught.value).startswith(f"{path}, row 2: ")
+
+
+def test_negative_margin(tmp_path):
+    rows = [{"prompt": "Q", "chosen": "a", "rejected": "b", "score_chosen": 1, "score_rejected": 3}]
+    with pytest.raises(DataError, match="margin by score_chosen − score_rejected is -2"):
+        load_comparisons(write_text(tmp_path, rows))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"prompt": "Q", "response": "r", "scores": []}, "at least one score"),
+        ({"prompt": "Q", "response": "r", "scores": ["9"]}, "should be a number, not text"),
+        ({"prompt": "Q", "responses": ["a", "b"], "scores": [1]}, "2 responses but 1 scores"),
+        ({"prompt": "Q", "responses": ["a", 3], "scores": [1, 2]}, r"'responses\[1\]' should be text"),
+        ({"prompt": "Q", "responses": ["a\ud83d"], "scores": [1]}, "half of a surrogate pair"),
+        ({"prompt": "Q", "response": "r", "score": 1, "domain": 3}, "'domain' should be text"),
+    ],
+)
+def test_bad_scored_row(tmp_path, row, message):
+    with pytest.raises(DataError, match=message):
+        load_comparisons(write_text(tmp_path, [row]), source="scored")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"context": [', "malformed JSON at column"),
+        (b"[" * 100_000, "malformed JSON"),
+        (b'{"a": "\xff\xfe"}', "not UTF-8 (byte 7 is 0xff)"),
+    ],
+)
+def test_bad_line(tmp_path, line, message):
+    path = tmp_path / "bad.jsonl"
+    good = json.dumps(GOOD).encode()
+    path.write_bytes(b"\n".join([good, b"", line, good]))
+    with pytest.raises(DataError) as caught:
+        load_comparisons(str(path))
+    assert f"{path}, row 3: " in str(caught.value)
+    assert message in str(caught.value)
+    assert len(load_comparisons(str(path), max_bad_rows=1)) == 2
+
+
+def test_truncated_gzip_is_never_skipped(tmp_path):
+    path = tmp_path / "cut.jsonl.gz"
+    whole = gzip.compress("".join(json.dumps(helpsteer3_row(f"{i}?")) + "\n" for i in range(999)).encode())
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match=r"gzip stream is damaged after row \d+ .*fetch the file again"):
+        load_comparisons(str(path), max_bad_rows=999)
+
+
+def test_a_bad_first_row_decides_nothing(tmp_path):
+    rows = [preference(strength=None), *(preference(prompt=f"{k}?", strength=k) for k in (1, 2, 3))]
+    data = load_comparisons(write_text(tmp_path, rows), source="preference", max_bad_rows=1)
+    assert [row.strength for row in data] == [1, 2, 3]
+    unlike = write_text(tmp_path, [{"other": 1}, GOOD], "first.jsonl")
+    assert len(load_comparisons(unlike, max_bad_rows=1)) == 1
+    with pytest.raises(DataError, match=r"first.jsonl, row 1: these columns fit no known source"):
+        load_comparisons(unlike)
+
+
+def test_broken_list_names_the_line(tmp_path):
+    path = tmp_path / "list.json"
+    path.write_text('[\n{"a": 1},\n{"a": 2,,}\n]')
+    with pytest.raises(DataError, match=r"list.json: malformed JSON at line 3, column 9"):
+        load_comparisons(str(path))
+    path.write_text('{\n"data": [1]\n}')
+    with pytest.raises(DataError, match="give a list, or one object a line"):
+        load_comparisons(str(path))
+
+
+def test_parquet_with_broken_text(tmp_path):
+    raw = pyarrow.array([b"\xff\xfe"]).view(pyarrow.binary())
+    text = pyarrow.Array.from_buffers(pyarrow.string(), 1, raw.buffers())
+    pyarrow.parquet.write_table(pyarrow.table({"prompt": text}), tmp_path / "x.parquet")
+    with pytest.raises(DataError, match="not a readable Parquet file"):
+        load_comparisons(str(tmp_path / "x.parquet"))
+
+
+@pytest.mark.parametrize("path", ["~nosuchuser/x.jsonl", "x" * 5000, "a/" * 3000])
+def test_strange_paths(path):
+    with pytest.raises(UserError, match="no such file or folder"):
+        load_comparisons(path)
+
+
+def test_messages_fit_a_screen(tmp_path):
+    long_role = helpsteer3_row(context=[{"role": "r" * 20_000, "content": "a"}])
+    many_columns = {f"column{i}": i for i in range(3000)}
+    for row in (long_role, many_columns):
+        with pytest.raises(DataError) as caught:
+            load_comparisons(write_text(tmp_path, [row]), source="helpsteer3")
+        assert len(str(caught.value)) < 1000
+
+
+def test_settings_that_do_not_apply(tmp_path):
+    path = write_text(tmp_path, [GOOD])
+    levels, gap = SourceSettings(strength=StrengthRule(levels=7)), SourceSettings(pairing=PairRule(min_gap=4))
+    for settings, name in ((levels, "strength"), (gap, "pairing")):
+        with pytest.raises(UserError, match=f"{name} settings do not apply"):
+            load_comparisons(path, settings=settings)
+    with pytest.raises(UserError, match="pairing settings do not apply"):
+        load_comparisons(write_text(tmp_path, [preference()], "p.jsonl"), settings=gap)
+
+
+def test_one_file_has_no_other_split(tmp_path):
+    with pytest.raises(UserError, match="one file without splits; there is no 'validation' in it"):
+        load_comparisons(DataRef(write_text(tmp_path, [GOOD]), "validation"))
+
+
+def test_not_gzip_at_all(tmp_path):
+    path = tmp_path / "plain.jsonl.gz"
+    path.write_text(json.dumps(GOOD))
+    with pytest.raises(UserError, match="gzip stream is damaged after row 0"):
+        load_comparisons(str(path))
+
+
+def test_not_parquet(tmp_path):
+    path = tmp_path / "x.parquet"
+    path.write_bytes(b"PAR1 nonsense")
+    with pytest.raises(DataError, match="not a readable Parquet file"):
+        load_comparisons(str(path))
+
+
+@pytest.mark.parametrize("content", ["", "\n \n"])
+def test_empty_file(tmp_path, content):
+    path = tmp_path / "empty.jsonl"
+    path.write_text(content)
+    with pytest.raises(UserError, match="has no rows"):
+        load_comparisons(str(path))
+
+
+def test_folder_without_data(tmp_path):
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(UserError, match="no data files in this folder"):
+        load_comparisons(str(tmp_path))
+
+
+def test_unknown_ending(tmp_path):
+    (tmp_path / "x.csv").write_text("a,b")
+    with pytest.raises(UserError, match=r"unknown kind of file; known: \.jsonl"):
+        load_comparisons(str(tmp_path / "x.csv"))
+
+
+def test_unknown_columns_name_the_nearest_source(tmp_path):
+    path = write_text(tmp_path, [without("context") | {"contxt": []}])
+    with pytest.raises(UserError, match=r"nearest, 'helpsteer3', lacks 'context' \(did you mean 'contxt'"):
+        load_comparisons(path)
+
+
+def test_split_without_rows(tmp_path):
+    path = write_text(
+        tmp_path,
+        [{"split": "train", "prompt": "Q", "response_1": "a", "response_2": "b", "preference_strength": 1}],
+    )
+    with pytest.raises(UserError, match="no comparisons in the split 'validation'"):
+        load_comparisons(DataRef(path, "validation"))
+
+
+def test_too_many_bad_rows_names_the_first(tmp_path):
+    path = write_text(tmp_path, [GOOD, helpsteer3_row(label=9), helpsteer3_row(label=8)])
+    with pytest.raises(DataError, match=r"row 3: .*only 1 are allowed; the first was at .*row 2"):
+        load_comparisons(path, max_bad_rows=1)

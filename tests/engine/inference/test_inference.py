@@ -1,0 +1,164 @@
+"""Embeddings, greedy generation and judges against the slow and obvious way."""
+
+import copy
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForSequenceClassification
+
+from tests.worlds.models import TINY, tiny, word_tokenizer
+from unmdpo.catalog.judges import FunctionSettings
+from unmdpo.data.identity import Message
+from unmdpo.engine.inference.embed import BATCH, embed_prompts
+from unmdpo.engine.inference.generate import GenerationSettings, Generator
+from unmdpo.engine.inference.judges import RewardModel, checked, open_function
+from unmdpo.engine.pairs.encode import Encoder
+from unmdpo.engine.settings import ModelSource
+from unmdpo.errors import UserError
+
+CPU = torch.device("cpu")
+
+
+def prompts(count):
+    return [(Message("user", " ".join(f"w{(i * j) % 50}" for j in range(1 + i % 7))),) for i in range(count)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return word_tokenizer()
+
+
+@pytest.fixture
+def encoder(tokenizer):
+    return Encoder(tokenizer)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny("llama, tied", "sdpa", torch.float32)
+
+
+# --- Embeddings -----------------------------------------------------------------------------------
+
+
+def test_embeddings_are_the_last_hidden_state_of_each_prompt(model, encoder):
+    asked = prompts(BATCH + 3)
+    found = torch.cat(list(embed_prompts(model, encoder, asked)))
+    assert found.shape == (BATCH + 3, 32)
+    for place in (0, 5, BATCH + 2):
+        ids = encoder.tokenize(
+            [encoder.render([{"role": "user", "content": asked[place][0].content}], prefix=True)]
+        )
+        with torch.no_grad():
+            alone = model.model(torch.tensor(ids)).last_hidden_state[0, -1]
+        assert torch.allclose(found[place], alone, atol=1e-5)
+    rest = torch.cat(list(embed_prompts(model, encoder, asked, start=BATCH)))
+    assert torch.equal(rest, found[BATCH:])
+
+
+def test_long_prompts_lose_their_beginning(model, encoder, monkeypatch):
+    monkeypatch.setattr("unmdpo.engine.inference.embed.LONGEST", 3)
+    long, short = (Message("user", "w9 w8 w7 w1"),), (Message("user", "w1"),)
+    a, b = (next(embed_prompts(model, encoder, [p])) for p in (long, short))
+    assert torch.allclose(a, b, atol=1e-6)  # both end in: w1 <end> <assistant>
+
+
+def test_embeddings_that_are_not_finite_stop(encoder):
+    broken = tiny("llama, tied", "sdpa", torch.float32)
+    with torch.no_grad():
+        broken.model.norm.weight[0] = torch.nan
+    with pytest.raises(UserError, match="embedding of prompt 0 is not finite"):
+        list(embed_prompts(broken, encoder, prompts(2)))
+
+
+# --- Generation -----------------------------------------------------------------------------------
+
+
+def greedy(model, encoder, prompt, limit):
+    """One token at a time, no cache, no batch."""
+    row = encoder.tokenize([encoder.render([{"role": "user", "content": prompt[0].content}], prefix=True)])[0]
+    written = []
+    while len(written) < limit:
+        with torch.no_grad():
+            token = int(model(torch.tensor([row + written])).logits[0, -1].argmax())
+        written.append(token)
+        if token in (1, 2):  # <end> of the tokenizer, and the model's own end token
+            break
+    return written
+
+
+@pytest.mark.parametrize("kind", ["llama, tied", "gemma3, sliding"])  # our decoding, and Transformers'
+def test_generation_equals_a_slow_greedy_loop(kind, encoder):
+    model, asked = tiny(kind, "sdpa", torch.float32), prompts(9)
+    made = Generator(model, encoder, GenerationSettings(max_new_tokens=12, token_budget=60))
+    batches = list(made.generate(asked))
+    assert len(batches) > 2
+    found = {g.prompt: g for batch in batches for g in batch}
+    assert sorted(found) == list(range(9))
+    for place, prompt in enumerate(asked):
+        slow = greedy(model, encoder, prompt, 12)
+        ended = slow[-1] in (1, 2)
+        assert found[place].tokens == len(slow)
+        assert found[place].finished == ended
+        text = encoder.tokenizer.decode(slow[:-1] if ended else slow, skip_special_tokens=True)
+        assert found[place].text == text
+    penalized = copy.deepcopy(model)
+    penalized.generation_config.repetition_penalty = 1.5  # of the model's own folder; greedy is greedy
+    assert list(Generator(penalized, encoder, made.settings).generate(asked)) == batches
+    done = {one.prompt for batch in batches[:2] for one in batch}
+    rest = list(Generator(model, encoder, made.settings).generate(asked, done))
+    assert rest == batches[2:]
+
+
+# --- Judges ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def reward_folder(tokenizer, tmp_path_factory):
+    torch.manual_seed(3)
+    folder = tmp_path_factory.mktemp("judge")
+    config = LlamaConfig(**(TINY | {"num_labels": 1}))
+    LlamaForSequenceClassification(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_a_reward_model_scores_the_whole_conversation(reward_folder, encoder, monkeypatch):
+    monkeypatch.setattr("unmdpo.engine.inference.judges.TOKEN_BUDGET", 20)
+    judge = RewardModel(ModelSource(path=str(reward_folder)), CPU)
+    asked, responses = prompts(5), ["w1 w2", "", "w3", "w4 w5 w6 w7", "w1"]
+    scores = checked(judge, asked, responses)
+    for prompt, response, score in zip(asked, responses, scores, strict=True):
+        text = f"<user> {prompt[0].content} <end> <assistant> {response} <end> "
+        ids = torch.tensor(encoder.tokenize([text]))
+        with torch.no_grad():
+            assert score == pytest.approx(float(judge.model(ids).logits[0, 0]), abs=1e-5)
+
+
+def test_a_missing_judge_is_said(tmp_path):
+    with pytest.raises(UserError, match=r"the judge '.*nowhere' could not be loaded"):
+        RewardModel(ModelSource(path=str(tmp_path / "nowhere")), CPU)
+
+
+def longest_wins(prompts, responses):
+    return [float(len(response)) for response in responses]
+
+
+def test_a_function_can_judge():
+    judge = open_function(FunctionSettings(function="tests.engine.inference.test_inference:longest_wins"))
+    assert checked(judge, prompts(2), ["a", "abc"]) == [1.0, 3.0]
+    for name in (
+        "tests.engine.inference.test_inference:nobody",
+        "no.such.module:f",
+        "plain",
+        "tests.conftest:os",
+    ):
+        with pytest.raises(UserError, match="judge function"):
+            open_function(FunctionSettings.model_construct(function=name))
+
+
+def test_judges_that_misbehave_are_stopped():
+    with pytest.raises(UserError, match="1 scores for 2 responses"):
+        checked(lambda p, r: [1.0], prompts(2), ["a", "b"])
+    with pytest.raises(UserError, match=r"scores of prompts \[1\] are not finite"):
+        checked(lambda p, r: [1.0, float("inf")], prompts(2), ["a", "b"])

@@ -1,0 +1,92 @@
+"""From messages to tokens: templates, prefixes, terminators, limits."""
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from unmdpo.data import Comparison, Message, Origin
+from unmdpo.engine.pairs.encode import EncodedPairs, Encoder
+from unmdpo.errors import DataError, UserError
+
+WORDS = ["<pad>", "<bos>", "<end>", "user:", "assistant:", "today:", "May", "June", "<nl>"]
+WORDS += [f"w{i}" for i in range(20)]
+TEMPLATE = (
+    "<bos> today: {{ date_string | default('May') }} "
+    "{% for m in messages %}{{ m.role }}: {{ m.content }} <end> <nl> {% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+
+
+def tokenizer(template=TEMPLATE):
+    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<pad>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="<pad>", bos_token="<bos>", eos_token="<end>", unk_token="<pad>"
+    )
+    made.chat_template = template
+    return made
+
+
+def comparison(prompt="w1 w2", chosen="w3", rejected="w4 w5", row=7):
+    return Comparison((Message("user", prompt),), chosen, rejected, 1, Origin("f.jsonl", row))
+
+
+def words(ids):
+    return " ".join(WORDS[i] for i in ids)
+
+
+def test_what_is_scored():
+    (pair,) = Encoder(tokenizer()).encode([comparison()])
+    assert words(pair.prompt) == "<bos> today: May user: w1 w2 <end> <nl> assistant:"
+    assert words(pair.chosen) == "w3 <end>"  # the terminator, and nothing the template writes after it
+    assert words(pair.rejected) == "w4 w5 <end>"
+    assert pair.valid
+    assert list(pair.prompt).count(WORDS.index("<bos>")) == 1
+
+
+def test_template_arguments():
+    (pair,) = Encoder(tokenizer(), template_arguments={"date_string": "June"}).encode([comparison()])
+    assert words(pair.prompt).startswith("<bos> today: June")
+
+
+@pytest.mark.parametrize(("limit", "valid"), [(12, True), (11, False)])
+def test_the_limit_counts_whole_sequences(limit, valid):
+    # nine prompt tokens, and the longer response has three
+    (pair,) = Encoder(tokenizer(), max_length=limit).encode([comparison()])
+    assert pair.valid is valid
+    assert len(pair.rejected) == 3  # nothing is truncated
+
+
+def test_empty_responses():
+    (pair,) = Encoder(tokenizer()).encode([comparison(chosen="")])
+    assert words(pair.chosen) == "<end>"
+    bare = tokenizer("{% for m in messages %}{{ m.content }} {% endfor %}")
+    (pair,) = Encoder(bare).encode([comparison(chosen="")])
+    assert len(pair.chosen) == 0
+    assert not pair.valid
+
+
+def test_a_prompt_that_is_no_prefix_names_the_row():
+    changing = tokenizer("{{ messages | length }} {% for m in messages %}{{ m.content }} {% endfor %}")
+    joined = tokenizer("{% for m in messages %}{{ m.content }}{% endfor %}")
+    with pytest.raises(DataError, match=r"f.jsonl, row 7: the prompt's tokens are not a prefix"):
+        list(Encoder(joined).encode([comparison()]))
+    assert list(Encoder(changing).encode([])) == []
+
+
+def test_no_template_is_refused_with_advice():
+    with pytest.raises(UserError, match="no chat template; use an instruction-tuned model"):
+        Encoder(tokenizer(template=None))
+
+
+def test_flat_storage_gives_the_pairs_back():
+    comparisons = [comparison(f"w{i}", "w1 " * (i % 4), "w2 " * (i % 3), row=i) for i in range(1100)]
+    pairs = list(Encoder(tokenizer(), max_length=12).encode(comparisons))
+    stored = EncodedPairs.of(pairs)
+    assert len(stored) == 1100
+    for original, again in zip(pairs, stored.select(range(1100)), strict=True):
+        for part in ("prompt", "chosen", "rejected"):
+            assert np.array_equal(getattr(original, part), getattr(again, part))
+        assert original.valid == again.valid
+    assert len(EncodedPairs.of([])) == 0

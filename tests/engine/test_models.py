@@ -1,0 +1,333 @@
+"""Models in and out: loading, other layouts, adapters, memory, and the folder that comes of it."""
+
+import copy
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+)
+
+from tests.worlds.engine import SETTINGS, encoded, same, trainer, weights, world
+from tests.worlds.models import PAIRS, TEMPLATE, one_by_one, tiny, word_tokenizer
+from unmdpo.data.comparison import Comparison
+from unmdpo.data.identity import Message
+from unmdpo.engine.adapters import add_lora, merge, save_adapter
+from unmdpo.engine.cost import (
+    available,
+    checkpoint_activations,
+    estimate,
+    forward_flops,
+    matrix_rate,
+    needs_checkpointing,
+    training_passes,
+)
+from unmdpo.engine.folder import Provenance, export_model
+from unmdpo.engine.models import load_model, load_tokenizer
+from unmdpo.engine.pairs.encode import Encoder
+from unmdpo.engine.pairs.layout import Packing
+from unmdpo.engine.pairs.padding import PaddedBatch, alike
+from unmdpo.engine.pairs.scorer import PairScorer, response_log_probs, score
+from unmdpo.engine.settings import AdapterSettings, ModelSource, ObjectiveChoice
+from unmdpo.engine.training.checkpoint import checkpoints, load_checkpoint, save_checkpoint
+from unmdpo.engine.training.data import TrainingData
+from unmdpo.engine.training.optimizer import HostAdamW
+from unmdpo.engine.training.trainer import Trainer
+from unmdpo.errors import UnmdpoWarning, UserError
+from unmdpo.files import sha256
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return word_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def folder(tokenizer, tmp_path_factory):
+    place = tmp_path_factory.mktemp("model")
+    tiny("llama, tied", "sdpa", torch.float32).save_pretrained(place)
+    tokenizer.save_pretrained(place)
+    return place
+
+
+# --- Loading --------------------------------------------------------------------------------------
+
+
+def test_a_folder_is_loaded_as_it_was_saved(folder):
+    source = ModelSource(path=str(folder))
+    model = load_model(source, device=CPU, dtype=torch.float32)
+    assert torch.equal(model.lm_head.weight, tiny("llama, tied", "sdpa", torch.float32).lm_head.weight)
+    comparison = Comparison((Message("user", "w1 w2"),), "w3", "w4 w5", strength=1, source="here")
+    (pair,) = Encoder.of(source, 64).encode([comparison])
+    assert load_tokenizer(source).decode(pair.prompt) == "<user> w1 w2 <end> <assistant>"
+    assert [len(pair.chosen), len(pair.rejected)] == [2, 3]
+
+
+def test_a_template_of_the_recipe_wins(folder, tmp_path):
+    file = tmp_path / "mine.jinja"
+    file.write_text("<user>")
+    assert load_tokenizer(ModelSource(path=str(folder), template=str(file))).chat_template == "<user>"
+    assert load_tokenizer(ModelSource(path=str(folder), template="<end>")).chat_template == "<end>"
+    with pytest.raises(UserError, match=r"chat template .*none.jinja: No such file"):
+        load_tokenizer(ModelSource(path=str(folder), template=str(tmp_path / "none.jinja")))
+
+
+@pytest.mark.parametrize("load", [load_tokenizer, lambda source: load_model(source, device=CPU)])
+def test_a_missing_model_says_how_to_get_it(load, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(UserError, match=r"could not be loaded: [\s\S]*hf auth login[\s\S]*local folder"):
+        load(ModelSource(path=str(tmp_path / "nowhere"), revision="abc"))
+
+
+# --- Models that cannot be packed -----------------------------------------------------------------
+
+UNPACKABLE = {
+    "mamba": lambda: MambaForCausalLM(
+        MambaConfig(vocab_size=64, hidden_size=16, state_size=4, num_hidden_layers=2)
+    ),
+    "gpt2": lambda: GPT2LMHeadModel(
+        GPT2Config(vocab_size=64, n_embd=16, n_layer=2, n_head=2, n_positions=64,
+                   resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=1, eos_token_id=2)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNPACKABLE)
+def test_models_that_cannot_be_packed_are_padded(name):
+    torch.manual_seed(0)
+    model = UNPACKABLE[name]().eval()
+    with pytest.warns(UnmdpoWarning, match="cannot be packed"):
+        scorer = PairScorer(model)
+    assert scorer.packing.layout == "padded"
+    with torch.no_grad():
+        expected = one_by_one(model, PAIRS)
+        assert torch.allclose(scorer(PaddedBatch.of(PAIRS)), expected, atol=1e-4)
+    pairs = encoded()
+    data = TrainingData(pairs, torch.ones(20), reference=score(scorer, pairs, 64))
+    one = Trainer(scorer, data, ObjectiveChoice(name="dpo"), SETTINGS.model_copy(update={"updates": 4}))
+    losses = [line["loss"] for line in one.run()]
+    assert losses[0] == pytest.approx(0.6931, abs=1e-4)
+    assert losses[-1] < losses[0]
+
+
+def test_padded_groups_and_their_fill():
+    assert alike([3, 9, 4, 9], budget=9) == [[1], [3], [0, 2]]
+    assert alike([30], budget=18) == [[0]]
+    lengths = encoded().lengths
+    padded = Packing("padded", fixed=False)
+    groups = padded.groups(lengths, 64)
+    assert sorted(i for members in groups for i in members) == list(range(20))
+    assert 0.5 < padded.fill(lengths, groups, 64) <= 1
+    assert padded.groups(lengths[:0], 64) == []
+
+
+def test_packed_groups_and_their_fill():
+    lengths = encoded().lengths
+    assert lengths[0].sum() == 14
+    loose, fixed = Packing("packed", fixed=False), Packing("packed", fixed=True)
+    assert loose.fill(lengths[:1], [[0]], 512) == 1.0
+    assert fixed.fill(lengths[:1], [[0]], 512) == 14 / 128  # every pair starts a block of its own
+    assert fixed.fill(lengths[:2], [[0, 1]], 1024) == (14 + lengths[1].sum()) / 256
+    assert all(len(group) <= 4 for group in fixed.groups(lengths, 512))
+    batch = fixed.batch(encoded().select([0, 1]), 1024)
+    assert batch.runs.own[128] == 128
+    assert batch.tokens.shape == (1, 256)
+
+
+# --- Adapters -------------------------------------------------------------------------------------
+
+
+def test_lora_trains_the_adapter_and_nothing_else(tmp_path):
+    model, data = world()
+    base = copy.deepcopy(model)
+    adapted = add_lora(base, AdapterSettings(rank=4), seed=1)
+    scorer = PairScorer(adapted.get_base_model())
+    assert torch.equal(score(scorer, data.pairs, 64).nan_to_num(), data.reference.nan_to_num())
+    one = Trainer(scorer, data, ObjectiveChoice(name="dpo"), SETTINGS.model_copy(update={"updates": 30}))
+    assert all("lora" in name for name in one.masters.named)
+    lines = list(one.run())
+    assert lines[-1]["rewards/accuracies"] > lines[0]["rewards/accuracies"]
+    trained = score(scorer, data.pairs, 64)
+    for name, parameter in model.named_parameters():
+        kept = name.replace("_proj.weight", "_proj.base_layer.weight")
+        assert torch.equal(parameter, dict(base.named_parameters())[kept])
+    save_checkpoint(one, tmp_path / "checkpoints")
+    save_adapter(adapted, tmp_path / "adapter")
+    assert (tmp_path / "adapter" / "adapter_model.safetensors").stat().st_size < 100_000
+    merged = merge(adapted)
+    assert torch.allclose(
+        score(PairScorer(merged), data.pairs, 64).nan_to_num(), trained.nan_to_num(), atol=1e-4
+    )
+    from peft import PeftModel
+
+    again = PeftModel.from_pretrained(copy.deepcopy(model), str(tmp_path / "adapter")).get_base_model()
+    assert torch.equal(score(PairScorer(again), data.pairs, 64).nan_to_num(), trained.nan_to_num())
+    fresh = add_lora(copy.deepcopy(model), AdapterSettings(rank=4), seed=2).get_base_model()
+    resumed = Trainer(
+        PairScorer(fresh), data, ObjectiveChoice(name="dpo"), SETTINGS.model_copy(update={"updates": 30})
+    )
+    load_checkpoint(resumed, checkpoints(tmp_path / "checkpoints")[-1])
+    assert torch.equal(score(resumed.scorer, data.pairs, 64).nan_to_num(), trained.nan_to_num())
+
+
+def test_dropout_is_repeated_exactly(tmp_path):
+    """Every update seeds its own randomness, so a resumed run draws what an uninterrupted one draws."""
+    model, data = world()
+    settings = SETTINGS.model_copy(update={"updates": 4})
+
+    def fresh():
+        adapted = add_lora(
+            copy.deepcopy(model), AdapterSettings(rank=4, dropout=0.5), seed=1
+        ).get_base_model()
+        return Trainer(PairScorer(adapted), data, ObjectiveChoice(name="dpo"), settings)
+
+    torch.manual_seed(5)
+    expected = list(fresh().run())
+    torch.manual_seed(6)
+    first = fresh()
+    lines = [first.step(), first.step()]
+    save_checkpoint(first, tmp_path)
+    resumed = fresh()
+    load_checkpoint(resumed, checkpoints(tmp_path)[-1])
+    assert lines + list(resumed.run()) == expected
+
+
+# --- Memory ---------------------------------------------------------------------------------------
+
+
+def test_activation_checkpointing_changes_memory_and_not_the_gradient():
+    model, _ = world()
+    found = []
+    for checkpointing in (False, True):
+        one = copy.deepcopy(model).train()
+        if checkpointing:
+            checkpoint_activations(one)
+        kept = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t, kept=kept: (kept.append(t.numel()), t)[1], lambda t: t
+        ):
+            logs = PairScorer(one)(PairScorer(one).prepare(PAIRS, 64))
+        logs.sum().backward()
+        found.append((sum(kept), {name: p.grad for name, p in one.named_parameters()}))
+    assert found[1][0] < 0.5 * found[0][0]
+    assert same(found[0][1], found[1][1])
+
+
+def test_offloaded_moments_give_the_same_weights(tmp_path):
+    whole = trainer("dpo")
+    expected = list(whole.run())
+    first = trainer("dpo", offload_optimizer=True)
+    assert isinstance(first.optimizer, HostAdamW)
+    lines = [first.step() for _ in range(3)]
+    save_checkpoint(first, tmp_path)
+    resumed = trainer("dpo", offload_optimizer=True)
+    load_checkpoint(resumed, checkpoints(tmp_path)[-1])
+    assert lines + list(resumed.run()) == expected
+    assert same(weights(resumed), weights(whole))
+
+
+def llama_1b():
+    config = LlamaConfig(
+        vocab_size=128_256, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16,
+        num_attention_heads=32, num_key_value_heads=8, head_dim=64, tie_word_embeddings=True,
+    )  # fmt: skip
+    with torch.device("meta"):
+        return LlamaForCausalLM._from_config(config, dtype=torch.bfloat16)
+
+
+def test_memory_of_the_1b_shape_by_hand():
+    model = llama_1b()
+    parameters = 1_235_814_400
+    plain = estimate(model, 16_384, checkpointing=False)
+    assert plain.weights == 2 * parameters
+    assert plain.state == 16 * parameters
+    layer = 4 * 2048 + 2 * 2048 + 2 * 512 + 3 * 8192
+    assert plain.activations == 2 * 16_384 * 16 * layer
+    lean = estimate(model, 16_384, checkpointing=True, offload_optimizer=True, world=2)
+    assert lean.activations == 2 * 16_384 * (16 * 2048 + layer)
+    assert lean.state == 8 * parameters // 2
+    # one H200 measured 43.5 GiB for this model and budget (docs/performance.md)
+    assert 0.9 < plain.total / 2**30 / 43.5 < 1.1
+
+
+def test_checkpointing_is_chosen_when_memory_is_short(monkeypatch):
+    model = llama_1b()
+    needed = estimate(model, 16_384, checkpointing=False).total
+    for memory, expected in ((needed, True), (1.2 * needed, False)):
+        monkeypatch.setattr("unmdpo.engine.cost.available", lambda _, memory=memory: memory)
+        assert needs_checkpointing(model, 16_384) is expected
+    monkeypatch.undo()
+    assert available(CPU) > 2**28
+
+
+def test_useful_arithmetic_by_hand():
+    model = llama_1b()
+    linear = 16 * (2 * 2048 * 2048 + 2 * 2048 * 512 + 3 * 2048 * 8192)
+    lengths = torch.tensor([[3, 2, 1]]).int().numpy()
+    seen = 9 / 2 + 2 * (3 + 1) + 1 * (3 + 0.5)
+    expected = 2 * linear * 6 + 16 * 4 * 2048 * seen + 2 * 2048 * 128_256 * 3
+    assert forward_flops(model, lengths) == expected
+    assert training_passes(model) == 3
+    assert training_passes(model, adaptive=True) == 4
+    assert matrix_rate(CPU) > 1e8
+
+
+# --- The folder that comes out --------------------------------------------------------------------
+
+
+def test_the_exported_folder_is_a_hugging_face_model(tokenizer, tmp_path):
+    _, data = world()
+    one = trainer("unm-wr")
+    *_, last = one.run()
+    provenance = Provenance(
+        name="unm-wr", base_model="tiny/llama", objective="unm-wr", recipe="name: test\nseed: 42\n",
+        data={"pairs": 20, "file": "a|b"}, scale={"estimator": "pooled"}, metrics=last,
+    )  # fmt: skip
+    folder = tmp_path / "policy"
+    for _ in range(2):  # the second replaces the first
+        export_model(one.model, tokenizer, folder, provenance)
+    assert [path.name for path in tmp_path.iterdir()] == ["policy"]
+    again = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    assert torch.equal(
+        score(PairScorer(again), data.pairs, 64).nan_to_num(), score(one.scorer, data.pairs, 64).nan_to_num()
+    )
+    assert AutoTokenizer.from_pretrained(folder).chat_template == TEMPLATE
+    card = (folder / "README.md").read_text()
+    for part in ('base_model: "tiny/llama"', "seed: 42", "a\\|b", "pooled", "rewards/accuracies"):
+        assert part in card
+    sums = json.loads((folder / "checksums.json").read_text())
+    assert sums["model.safetensors"] == sha256(folder / "model.safetensors")
+    assert sums["model.safetensors"] in card
+    assert "lm_head.weight" not in load_file(folder / "model.safetensors")  # tied
+
+
+def test_an_export_that_fails_leaves_the_old_folder(tokenizer, tmp_path, monkeypatch):
+    model, _ = world()
+    provenance = Provenance("p", "b", "dpo", "name: x")
+    export_model(model, tokenizer, tmp_path / "policy", provenance)
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tokenizer.__class__, "save_pretrained", full)
+    with pytest.raises(UserError, match=r"policy: the model could not be written: No space left"):
+        export_model(model, tokenizer, tmp_path / "policy", provenance)
+    assert [path.name for path in tmp_path.iterdir()] == ["policy"]
+    assert (
+        response_log_probs(
+            AutoModelForCausalLM.from_pretrained(tmp_path / "policy"), PairScorer(model).prepare(PAIRS, 64)
+        )
+        .isfinite()
+        .all()
+    )

@@ -1,0 +1,191 @@
+"""Whole runs in a folder: the same bytes after any interruption, the same numbers in every sink."""
+
+import io
+import json
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.worlds.engine import encoded, same, trainer, weights, world
+from unmdpo.engine.pairs.scorer import score
+from unmdpo.engine.training.checkpoint import checkpoints
+from unmdpo.engine.training.data import TrainingData
+from unmdpo.engine.training.loop import LoopSettings, Validation, train
+from unmdpo.engine.training.metrics import JsonLines, ProgressLine, TensorBoard, WeightsAndBiases, clock
+from unmdpo.scale import JointScale, Units
+
+EVERY_UPDATE = LoopSettings(checkpoint_updates=1, checkpoint_minutes=None)
+
+
+class Killed(Exception):
+    """What stands for SIGKILL: nothing after it runs."""
+
+
+class KillAfter:
+    def __init__(self, updates):
+        self.updates = updates
+
+    def log(self, update, metrics):
+        if update + 1 == self.updates:
+            raise Killed
+
+    def close(self):
+        pass
+
+
+def lines(folder, name="metrics"):
+    return [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(("objective", "scale"), [("gamma-po", None), ("unm-ao", JointScale)])
+@pytest.mark.parametrize("settings", [EVERY_UPDATE, replace(EVERY_UPDATE, checkpoint_updates=2)])
+def test_killed_after_any_update_the_end_is_the_same(tmp_path, objective, scale, settings):
+    whole = trainer(objective, scale)
+    train(whole, tmp_path / "whole", settings)
+    for stop in range(1, 6):
+        folder = tmp_path / f"killed-{stop}"
+        with pytest.raises(Killed):
+            train(trainer(objective, scale), folder, settings, sinks=[KillAfter(stop)])
+        resumed = trainer(objective, scale)
+        train(resumed, folder, settings)
+        assert same(weights(resumed), weights(whole))
+        names = ["metrics.jsonl", *(f"checkpoints/{p.name}" for p in checkpoints(folder / "checkpoints"))]
+        for name in names:
+            ours, theirs = folder / name, tmp_path / "whole" / name
+            files = [ours] if ours.is_file() else sorted(p for p in ours.rglob("*") if p.is_file())
+            assert files
+            for path in files:
+                twin = theirs if ours.is_file() else theirs / path.relative_to(ours)
+                assert path.read_bytes() == twin.read_bytes(), path
+
+
+def test_a_finished_run_is_not_run_again(tmp_path):
+    first = train(trainer(), tmp_path, EVERY_UPDATE)
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    again = trainer()
+    assert train(again, tmp_path, EVERY_UPDATE, sinks=[KillAfter(1)]) == first
+    assert again.update == 6
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+def test_checkpoints_by_time_and_the_last_ones_kept(tmp_path):
+    train(trainer(), tmp_path, LoopSettings(checkpoint_minutes=0.0, keep=3))
+    assert [p.name for p in checkpoints(tmp_path / "checkpoints")] == [
+        f"update-0000000{u}" for u in (4, 5, 6)
+    ]
+    train(trainer(), tmp_path / "never", LoopSettings(checkpoint_minutes=None))
+    assert [p.name for p in checkpoints(tmp_path / "never" / "checkpoints")] == ["update-00000006"]
+
+
+def test_every_metric_has_its_name(tmp_path):
+    train(trainer("unm-wr"), tmp_path)
+    line, pace = lines(tmp_path)[2], lines(tmp_path, "throughput")[2]
+    assert {
+        "loss", "grad_norm", "learning_rate", "epoch", "num_tokens", "rewards/chosen", "rewards/rejected",
+        "rewards/accuracies", "rewards/margins", "logps/chosen", "logps/rejected", "pairs/valid",
+        "margins/target", "scale/mean", "fill",
+    } <= line.keys()  # fmt: skip
+    assert line["epoch"] == 1.5  # three updates of 8 in 20 slots: the first epoch has two
+    timed = {"pairs_per_s", "tokens_per_s", "mfu", "update_s"}
+    assert pace.keys() == {"update", *(f"throughput/{name}" for name in timed)}
+    assert all(value > 0 for name, value in pace.items() if name != "update")
+    tokens = [entry["num_tokens"] for entry in lines(tmp_path)]
+    assert tokens == sorted(tokens)
+
+
+# --- Validation -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("objective", "scale"), [("mixdpo", None), ("beta-dpo", None), ("unm-wr", JointScale)]
+)
+def test_validation_changes_nothing(tmp_path, objective, scale):
+    pairs = encoded(6, invalid=(1,))
+    held_out = TrainingData(pairs, torch.ones(6), score(trainer().scorer, pairs), unit=torch.arange(6))
+    units = Units(torch.randn(6, 6, generator=torch.Generator().manual_seed(3)))
+    runs = {}
+    for name, validation in (("with", Validation(held_out, units)), ("without", None)):
+        one = trainer(objective, scale)
+        train(one, tmp_path / name, LoopSettings(validate_updates=2), validation=validation)
+        runs[name] = one
+    assert same(weights(runs["with"]), weights(runs["without"]))
+    looked = lines(tmp_path / "with")
+    assert ["eval_loss" in line for line in looked] == [False, True] * 3
+    assert looked[1]["eval_loss"] != looked[5]["eval_loss"]
+    plain = [{k: v for k, v in line.items() if not k.startswith("eval_")} for line in looked]
+    assert plain == lines(tmp_path / "without")
+
+
+def test_validation_loss_of_an_untrained_policy_is_log_two():
+    _, data = world()
+    one = trainer("dpo")
+    found = Validation(data)(one)
+    assert found["eval_loss"] == pytest.approx(0.693147, abs=1e-5)
+    assert found["eval_rewards/margins"] == pytest.approx(0, abs=1e-5)
+
+
+# --- Sinks ----------------------------------------------------------------------------------------
+
+
+def test_a_cut_off_last_line_is_dropped(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"update": 0, "loss": 1.0}\n{"update": 1, "loss": 0.5}\n{"update": 2, "lo')
+    sink = JsonLines(path, from_update=1)
+    sink.log(1, {"loss": 0.75})
+    sink.close()
+    assert lines(tmp_path) == [{"update": 0, "loss": 1.0}, {"update": 1, "loss": 0.75}]
+
+
+def test_progress_says_what_people_ask_for():
+    pace = {"throughput/pairs_per_s": 48.94, "throughput/tokens_per_s": 65_803.2, "throughput/mfu": 0.571}
+    stream = io.StringIO()
+    line = ProgressLine(150, "policy dpo", stream)
+    line.log(11, {"loss": 0.64213, "rewards/accuracies": 0.7, **pace, "throughput/update_s": 2.6})
+    line.log(12, {"loss": 0.1})  # within the interval: nothing
+    shown = "policy dpo 12/150 · loss 0.6421 · accuracy 0.70 · 48.9 pairs/s · 65,803 tokens/s · MFU 57%"
+    assert stream.getvalue() == f"{shown} · ETA 5:59\n"
+    line.log(149, {"loss": 0.1})  # the last one always shows
+    assert stream.getvalue().endswith("policy dpo 150/150 · loss 0.1000 · ETA 0:00\n")
+    assert clock(3661) == "1:01:01"
+
+
+def test_progress_rewrites_its_line_on_a_terminal():
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    stream = Terminal()
+    line = ProgressLine(2, stream=stream)
+    line.log(0, {"loss": 1.0})
+    line.log(1, {})
+    line.close()
+    assert (
+        stream.getvalue()
+        == "\rtrain 1/2 · loss 1.0000 · ETA 0:00\r" + "train 2/2 · ETA 0:00".ljust(34) + "\n"
+    )
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_tensorboard_holds_the_same_numbers(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    train(trainer(), tmp_path, sinks=[TensorBoard(tmp_path / "board")])
+    events = EventAccumulator(str(tmp_path / "board")).Reload()
+    shown = [(event.step, event.value) for event in events.Scalars("loss")]
+    assert shown == [(line["update"], pytest.approx(line["loss"], rel=1e-6)) for line in lines(tmp_path)]
+    assert "throughput/pairs_per_s" in events.Tags()["scalars"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_wandb_offline_gets_every_update(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    for name, value in {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}.items():
+        monkeypatch.setenv(name, value)
+    train(trainer(), tmp_path, sinks=[WeightsAndBiases("test", tmp_path / "w")])
+    (record,) = (tmp_path / "w").rglob("*.wandb")
+    deadline = time.monotonic() + 60  # W&B's own process writes it
+    while b"rewards/accuracies" not in record.read_bytes():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

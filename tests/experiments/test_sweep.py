@@ -1,0 +1,68 @@
+"""Sweeps: every point a run of its own, means with Student's interval, pictures that hold the numbers."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from unmdpo.cli import app
+from unmdpo.experiments.demo import demo_recipe
+from unmdpo.experiments.sweep import BUDGET, EXPERIMENTS, SMALL, Point, Result, sweep
+from unmdpo.report.sweeps import write_sweep
+
+TINY = (
+    "training.updates=1", "training.batch=8", "training.warmup=1", "pilots.updates=1", "pilots.folds=2",
+    "evaluation.panels.held-out.size=10", "evaluation.max_new_tokens=4",
+)  # fmt: skip
+
+
+def test_means_have_students_interval():
+    found = Result(Point("a"), "chart", "series", [1.0, 2.0, 3.0]).estimate
+    assert found.value == 2
+    assert found.high - found.value == pytest.approx(4.302653 / 3**0.5)  # t(0.975, 2) · s / √n, s = 1
+    alone = Result(Point("a"), "chart", "series", [1.5]).estimate
+    assert (alone.value, alone.low, alone.high) == (1.5, 1.5, 1.5)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_point_is_a_recipe(name, tmp_path):
+    chosen = EXPERIMENTS[name]
+    for point in chosen.points:
+        knobs = replace(SMALL, prompts=100, **point.knobs)
+        demo_recipe(tmp_path, knobs, [*BUDGET, *chosen.overrides, *point.overrides])
+
+
+def test_an_experiment_end_to_end(tmp_path):
+    """Joint scales, frozen ones and policies, on the smallest world; then again from what is there."""
+    chosen = replace(EXPERIMENTS["joint"], points=EXPERIMENTS["joint"].points[:1])
+    arguments = (chosen, tmp_path, [0], 1, replace(SMALL, prompts=100), TINY, lambda text: None)
+    results = list(sweep(*arguments))
+    assert {(r.chart, r.series) for r in results} == {
+        (chart, series) for chart, measures in chosen.measures.items() for series in measures
+    }
+    assert list(sweep(*arguments)) == results
+    written = write_sweep(chosen, "joint", results, tmp_path / "out")
+    assert len(written) == 1 + len(chosen.measures)
+    assert [row["values"] for row in json.loads(written[0].read_text())] == [r.values for r in results]
+    for path in written[1:]:
+        assert path.read_text("utf-8").startswith("<svg")
+
+
+def test_choices_are_drawn_as_rows(tmp_path):
+    chosen = EXPERIMENTS["pilots"]
+    results = [
+        Result(point, chart, series, [0.1, 0.3])
+        for point in chosen.points
+        for chart, measures in chosen.measures.items()
+        for series in measures
+    ]
+    drawn = write_sweep(chosen, "pilots", results, tmp_path)[1].read_text("utf-8")
+    for point in chosen.points:
+        assert point.label in drawn
+
+
+def test_an_unknown_experiment_is_answered_with_the_nearest():
+    done = CliRunner().invoke(app, ["lab", "sweep", "nose"])
+    assert done.exit_code == 2
+    assert "did you mean 'noise'" in done.output

@@ -1,0 +1,114 @@
+"""Interrupted runs, stages side by side, and stages that ranks share."""
+
+import io
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.worlds.pipeline import events, judged_by, problems, recipe
+from unmdpo.errors import UserError
+from unmdpo.pipeline.executors import execute
+from unmdpo.pipeline.run import open_run
+from unmdpo.pipeline.store import Store
+from unmdpo.pipeline.view import Lines
+
+pytestmark = pytest.mark.xdist_group("pipeline")  # one small world for all of them
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["unmdpo.engine.training.trainer.Trainer.step", "unmdpo.engine.inference.generate.Generator._batch"],
+)
+def test_a_stopped_run_goes_on_and_gives_the_same_bytes(done, folder, tmp_path, monkeypatch, target):
+    module, _, method = target.rpartition(".")
+    from importlib import import_module
+
+    owner = getattr(import_module(module.rpartition(".")[0]), module.rpartition(".")[2])
+    original, calls = getattr(owner, method), []
+
+    def stopping(self, *arguments):
+        calls.append(1)
+        if len(calls) % 3 == 0:
+            raise Stop
+        return original(self, *arguments)
+
+    store = Store(tmp_path / "store")
+    small = recipe(folder, compute={"checkpoint_minutes": 1e-9})  # a checkpoint after every update
+    monkeypatch.setattr(owner, method, stopping)
+    for _ in range(40):
+        try:
+            run = execute(open_run(small, store))
+            break
+        except Stop:
+            continue
+    assert len(calls) > 3
+    for name in done.stages:
+        ours, theirs = run.artifact(name).manifest["files"], done.artifact(name).manifest["files"]
+        skipped = {"throughput.jsonl"}  # times differ
+        assert {k: v for k, v in ours.items() if k not in skipped} == {
+            k: v for k, v in theirs.items() if k not in skipped
+        }, name
+
+
+def test_two_jobs_give_what_one_gives(done, folder, tmp_path):
+    run = open_run(recipe(folder), Store(tmp_path / "store"))
+    seen = events(run, jobs=2)
+    assert ("policy[dpo]", "finished") in seen
+    assert any(name == "policy[dpo]" and "loss" in text for name, text in seen)
+    for name in done.stages:
+        ours, theirs = run.artifact(name).manifest["files"], done.artifact(name).manifest["files"]
+        assert ours.keys() == theirs.keys()
+    assert problems(run) == []
+
+
+def test_a_failed_stage_names_itself_and_leaves_the_others(folder, tmp_path):
+    evaluation = judged_by("broken_judge")
+    run = open_run(recipe(folder, evaluation=evaluation), Store(tmp_path / "store"))
+    stream = io.StringIO()
+    with pytest.raises(
+        UserError,
+        match=r"judgement\[dpo,one\]: the judge failed: RuntimeError: out of order "
+        r"\(.*pipeline.py:\d+\)[\s\S]*not started, because",
+    ):
+        execute(run, jobs=2, view=Lines(stream))
+    assert "policy[ulnm-wr]" in run.finished
+    assert "generation[dpo,one]" in run.finished
+    assert "summary" not in run.finished
+    assert "judgement[dpo,one]: failed" in stream.getvalue()
+
+
+def test_a_killed_process_is_told(folder, tmp_path):
+    evaluation = judged_by("deadly_judge")
+    small = recipe(folder, evaluation=evaluation, policies={"dpo": {"objective": "dpo"}}, scales={})
+    run = open_run(small, Store(tmp_path / "store"))
+    with pytest.raises(UserError, match=r"judgement\[dpo,one\]: its process was killed by signal 9"):
+        execute(run, jobs=2)
+    assert "generation[dpo,one]" in run.finished
+
+
+def test_two_ranks_share_a_model(done, folder, tmp_path):
+    """`compute.ranks: 2`: reference, pilots and policies are sharded over two processes each."""
+    policies = {"dpo": {"objective": "dpo"}, "joint": {"objective": "unm-ao", "scale": "joint"}}
+    scales = {"joint": {"estimator": "joint"}}
+    both = [
+        execute(
+            open_run(
+                recipe(folder, compute={"ranks": ranks}, policies=policies, scales=scales, evaluation=None),
+                Store(tmp_path / f"{ranks}"),
+            )
+        )
+        for ranks in (1, 2)
+    ]
+    assert both[1].artifact("policy[joint]").manifest["ranks"] == 2
+    for name in policies:
+        one, two = (load_file(run.policy(name) / "model.safetensors") for run in both)
+        assert all(torch.allclose(one[key], two[key], atol=1e-4) for key in one)
+    lora = {"dpo": {"objective": "dpo", "training": {"adapter": {"rank": 2}}}}
+    refused = recipe(folder, compute={"ranks": 2}, policies=lora, scales={}, evaluation=None)
+    with pytest.raises(UserError, match="an adapter is trained on one GPU"):
+        execute(open_run(refused, Store(tmp_path / "2")))

@@ -1,0 +1,49 @@
+"""Changed bytes and wrong numbers are found."""
+
+import json
+import shutil
+
+import pytest
+
+from tests.worlds.pipeline import problems, recipe
+from unmdpo.files import file_names
+from unmdpo.pipeline.artifacts import SUMMARY
+from unmdpo.pipeline.run import open_run
+from unmdpo.pipeline.store import Store
+from unmdpo.pipeline.verify import verify
+
+pytestmark = pytest.mark.xdist_group("pipeline")  # one small world for all of them
+
+
+def test_one_changed_byte_anywhere_is_found(done, folder):
+    for name in done.stages:
+        artifact = done.artifact(name)
+        for file in file_names(artifact.path):
+            path = artifact.path / file
+            before = path.read_bytes()
+            place = len(before) // 2
+            path.write_bytes(before[:place] + bytes([before[place] ^ 1]) + before[place + 1 :])
+            fresh = open_run(recipe(folder), Store(folder / "store"))
+            found = next((finding for finding in verify(fresh) if finding.problem), None)
+            path.write_bytes(before)
+            assert found is not None, path
+            assert found.stage == name
+    assert problems(done) == []
+
+
+def test_wrong_numbers_in_the_summary_are_found(done, folder):
+    store = Store(folder / "other")
+    shutil.copytree(folder / "store", folder / "other", dirs_exist_ok=True)
+    run = open_run(recipe(folder), store)
+    artifact = run.artifact("summary")
+    report = SUMMARY.load(artifact)
+    report["one"]["against"]["initial"]["dpo"]["win_rate"]["low"] += 1
+    (artifact.path / "summary.json").write_text(json.dumps(report))
+    assert [finding.what for finding in problems(run)] == ["files", "dpo against initial on one"]
+    report = SUMMARY.load(done.artifact("summary"))
+    domain = next(iter(report["two"]["by_domain"]["unm-wr"]))
+    report["two"]["by_domain"]["unm-wr"][domain]["reward_difference"]["high"] += 0.001
+    report["two"]["selected"] = "nobody"
+    (artifact.path / "summary.json").write_text(json.dumps(report))
+    found = [finding.what for finding in problems(open_run(recipe(folder), store))]
+    assert found == ["files", f"unm-wr in {domain} on two", "selection on two"]

@@ -1,0 +1,291 @@
+"""The report: everything finished is on the page, nothing a model wrote is more than text."""
+
+import base64
+import gzip
+import json
+import re
+import shutil
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import playwright.sync_api as playwright
+import pytest
+from playwright.sync_api import expect
+from typer.testing import CliRunner
+
+from tests.worlds.pipeline import recipe, world
+from unmdpo.cli import app
+from unmdpo.errors import UserError
+from unmdpo.pipeline.executors import execute
+from unmdpo.pipeline.run import open_run
+from unmdpo.pipeline.store import Store
+from unmdpo.recipe import Recipe
+from unmdpo.report import charts, write_report
+from unmdpo.report.collect import collect
+from unmdpo.report.page import amount, render
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "</script><img src=x onerror=alert(1)>",
+    '"><svg onload=alert(1)>',
+    "</title></style><b>bold</b>",
+    "{{ 7 * 7 }} {% raw %}",
+    "<!-- <script>",
+    "\u2028 \x00 \ud83d\ude00 &amp;",
+]
+
+
+class Tags(HTMLParser):
+    """All elements with their attributes, and the text outside of scripts and styles."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.found, self.texts, self.ids = [], [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        self.ids += [value for name, value in attrs if name == "id"]
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+    @property
+    def text(self):
+        return " ".join(self.texts)
+
+
+def unpacked(text):
+    return json.loads(gzip.decompress(base64.b64decode(text)))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reported")
+    direct = {"ulnm-wr": {"win_rate": [57.69, 54.31, 61.0]}, "initial": {"win_rate": [70.13, 66.94, 73.31]}}
+    unm_wr = {"win_rate": [51.5, 47.25, 55.75], "length_ratio": 1.02, "against": direct}
+    described = recipe(world(folder)).model_dump()
+    described["evaluation"]["published"] = {
+        "one": {"unm-wr": unm_wr},
+        "two": {"unm-wr": {"length_controlled": 21.62, "characters": 2060}},
+    }
+    described["evaluation"]["opponents"] = ["ulnm-wr"]
+    opened = open_run(Recipe.model_validate(described), Store(folder / "store"))
+    return execute(opened)
+
+
+@pytest.fixture(scope="module")
+def page(run):
+    return render(collect(run))
+
+
+def test_every_part_is_there(run, page):
+    tags = Tags(page)
+    assert {"results", "training", "scale", "answers", "cost", "provenance"} <= set(tags.ids)
+    for policy in run.recipe.policies:
+        assert policy in tags.text
+    for row in run.table():
+        assert f"{row['win_rate']:.2f} [{row['win_rate_low']:.2f}, {row['win_rate_high']:.2f}]" in tags.text
+    for stage, artifact in run.finished.items():
+        assert stage in tags.text
+        assert artifact.digest in tags.text
+    for printed in ("51.50 [47.25, 55.75]", "57.69 [54.31, 61.00]", "70.13 [66.94, 73.31]", "LC 21.62 %"):
+        assert printed in tags.text
+    assert len(tags.ids) == len(set(tags.ids))
+
+
+def test_the_browser_has_every_answer(run, page):
+    blocks = dict(re.findall(r'data-answers="([^"]+)">([^<]+)<', page))
+    assert len(blocks) == 2 * 4  # panels × (policies and the initial model)
+    for name, text in blocks.items():
+        panel, policy = name.split(" ")
+        expected = run.generations(policy, panel)
+        assert [row["text"] for row in unpacked(text)] == [row["text"] for row in expected]
+        assert [row["score"] for row in unpacked(text)] == [row["score"] for row in expected]
+
+
+def test_it_asks_nothing_of_the_outside(page):
+    for tag, attributes in Tags(page).found:
+        for name in ("src", "href", "action", "data", "srcset", "poster"):
+            assert attributes.get(name, "#").startswith("#"), (tag, attributes)
+    assert "@import" not in page
+    assert "url(" not in page
+    assert not re.search(r"fetch\(|XMLHttpRequest|WebSocket|innerHTML|eval\(", page)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_what_anyone_wrote_stays_text(run, page, text):
+    facts = collect(run)
+    hostile = replace(
+        facts,
+        scales=[replace(s, texts=[text] * len(s.q), domains=[text] * len(s.q)) for s in facts.scales],
+        costs=[replace(cost, device=text) for cost in facts.costs],
+        panels=[
+            replace(
+                panel,
+                prompts=[text] * len(panel.prompts),
+                domains=[text] * len(panel.prompts),
+                answers={
+                    policy: [row | {"text": text} for row in rows] for policy, rows in panel.answers.items()
+                },
+            )
+            for panel in facts.panels
+        ],
+    )
+    said = facts.run.recipe.model_copy(update={"description": text})
+    made = Tags(render(replace(hostile, run=replace(facts.run, recipe=said))))
+    kinds = [tag for tag, _ in made.found]
+    for tag in ("script", "img", "b", "style", "title"):
+        assert kinds.count(tag) == [t for t, _ in Tags(page).found].count(tag) or tag == "title", tag
+    assert not any(name.startswith("on") for _, attributes in made.found for name in attributes)
+
+
+def test_an_unfinished_run_reports_what_it_has(run, tmp_path):
+    folder = world(tmp_path)
+    opened = open_run(recipe(folder), Store(folder / "store"))
+    with pytest.raises(UserError, match="nothing of this run is finished"):
+        write_report(opened, tmp_path / "report.html")
+    execute(opened, until="scale[seq]")
+    page = Tags(write_report(opened, tmp_path / "deep" / "report.html").read_text("utf-8"))
+    assert "scale" in page.ids
+    assert "results" not in page.ids
+
+
+def test_the_command_writes_it_into_the_runs_folder(run, tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(run.recipe.to_yaml())
+    done = CliRunner().invoke(app, ["report", str(path), "--store", str(run.store.root)])
+    assert done.exit_code == 0, done.output
+    assert (run.folder / "report.html").stat().st_size > 20_000
+    bad = CliRunner().invoke(
+        app, ["report", str(path), "--store", str(run.store.root), "--out", str(path / "x")]
+    )
+    assert bad.exit_code == 2
+
+
+def test_axes_have_round_ticks_inside():
+    axis = charts.Axis(0.13, 0.94, 0, 100)
+    assert axis.ticks() == pytest.approx([0.2, 0.4, 0.6, 0.8])
+    assert axis.at(0.13) == 0
+    assert charts.Axis(2, 2, 0, 1).ticks() == [2]
+
+
+def test_charts_place_what_they_show():
+    drawn = charts.forest([charts.Interval("a<b", 55, 50, 60, (52.0, 49.0, 54.0))], "t", "x", 50)
+    assert "a&lt;b" in drawn
+    assert drawn.count("whisker") == 2
+    bars = charts.histogram([1.0, 1.0, 2.0], "t", "x", bins=2)
+    assert "<title>2</title>" in bars
+    assert "<title>1</title>" in bars
+    assert charts.histogram([1.0, 1.0], "t", "x")  # all equal
+    assert charts.lines({"a": [(0, float("nan"))]}, "t", "x", "y", ["a"]) == ""
+    assert charts.forest([], "t", "x", 0) == ""
+    assert charts.scatter([(float("nan"), 1.0)], "t", "x", "y") == ""
+
+
+def test_lines_keep_their_policys_colour():
+    drawn = charts.lines({"c": [(0, 1.0), (1, 2.0)]}, "t", "x", "y", ["a", "b", "c"])
+    assert 'class="line c2"' in drawn  # the third, though nothing is known of the first two
+
+
+def test_a_long_name_leaves_room_for_its_interval():
+    drawn = charts.forest([charts.Interval("n" * 80, 55, 50, 60)], "t", "x", 50)
+    (start, end) = re.search(r'class="whisker" x1="([\d.]+)" y1="[\d.]+" x2="([\d.]+)"', drawn).groups()
+    assert 230 <= float(start) < float(end) <= charts.WIDTH
+    assert "…" in drawn
+
+
+def test_amounts_for_people():
+    assert [amount(0), amount(12), amount(12_345), amount(2.5e15)] == ["", "12", "12.3 k", "2.5 P"]
+
+
+def large(facts):
+    """800 prompts × 12 policies, of known wins: even prompts are won by every candidate."""
+    prompts = [f"prompt number {i} about {'sorting' if i % 4 else 'adding'}" for i in range(800)]
+    domains = ["sorting" if i % 4 else "adding" for i in range(800)]
+
+    def answers(policy):
+        return [
+            {
+                "text": f"{HOSTILE[0]} answer of {policy} to {i} " + "word " * 80,
+                "score": float(policy != "dpo" and i % 2 == 0),
+                "finished": i % 5 > 0,
+            }
+            for i in range(800)
+        ]
+
+    policies = ["dpo", *(f"other-{k}" for k in range(11))]
+    panel = replace(
+        facts.panels[0],
+        prompts=prompts,
+        domains=domains,
+        answers={policy: answers(policy) for policy in policies},
+    )
+    return replace(facts, panels=[panel])
+
+
+@pytest.fixture
+def browser():
+    """Debian's or anyone's Chromium, headless; tests that need it are skipped where there is none."""
+    executable = shutil.which("chromium") or shutil.which("google-chrome")
+    if executable is None:
+        pytest.skip("no Chromium here")
+    with playwright.sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+def test_people_find_answers_in_a_browser(run, browser, tmp_path):
+    path = tmp_path / "report.html"
+    path.write_text(render(large(collect(run))), "utf-8")
+    assert path.stat().st_size < 4 * 2**20
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    problems, requests = [], []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("dialog", lambda dialog: problems.append(dialog.message))
+    page.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(path.as_uri())
+    count, prompt = page.locator("#count"), page.locator("#prompt")
+    expect(count).to_have_text("800 of 800")
+    page.select_option("#outcome", "win")
+    expect(count).to_have_text("400 of 800")
+    page.select_option("#domain", "adding")
+    expect(count).to_have_text("200 of 800")
+    page.fill("#search", "number 796")
+    expect(count).to_have_text("1 of 800")
+    expect(prompt).to_have_text("prompt number 796 about adding")
+    expect(page.locator("#candidate-text")).to_contain_text(f"{HOSTILE[0]} answer of other-10 to 796")
+    expect(page.locator("#candidate-name")).to_have_text("other-10: 1.000 (win)")
+    page.fill("#search", "nothing like it")
+    expect(count).to_have_text("0 of 800")
+    page.fill("#search", "")
+    page.select_option("#outcome", "")
+    page.select_option("#domain", "")
+    page.select_option("#candidate", "other-3")
+    expect(page.locator("#candidate-name")).to_contain_text("other-3")
+    page.locator("#list").focus()
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("k")
+    expect(prompt).to_have_text("prompt number 1 about sorting")
+    page.keyboard.press("t")
+    first = page.evaluate("document.documentElement.dataset.theme")
+    page.click("#theme")
+    assert {first, page.evaluate("document.documentElement.dataset.theme")} == {"light", "dark"}
+    measured = "const began = performance.now(); filter(); document.body.offsetHeight"
+    busiest = page.evaluate(f"() => {{ {measured}; return performance.now() - began; }}")
+    assert busiest < 500, f"filtering 800 prompts took {busiest:.0f} ms"
+    assert problems == []
+    assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_it_fits_a_phone_and_a_desk(run, browser, tmp_path, width):
+    path = tmp_path / "report.html"
+    path.write_text(render(collect(run)), "utf-8")
+    page = browser.new_page(viewport={"width": width, "height": 844})
+    page.goto(path.as_uri())
+    expect(page.locator("#count")).not_to_be_empty()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -1,0 +1,210 @@
+"""Adding a thing is one file and one row: five throwaway things, registered here, run in a small recipe.
+
+Nothing outside their rows knows their names. If this fails, something keeps a list of its own.
+"""
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from tests.worlds.pipeline import recipe, world
+from unmdpo.catalog.estimators import ESTIMATORS, Estimator, EstimatorSettings
+from unmdpo.catalog.judges import JUDGES, JudgeKind, JudgeSettings
+from unmdpo.catalog.objectives import OBJECTIVES, DPOSettings, Objective
+from unmdpo.cli import app
+from unmdpo.data import Comparison, Message
+from unmdpo.data.sources import SOURCES
+from unmdpo.data.sources.base import Source
+from unmdpo.files import read_lines, write_lines
+from unmdpo.pipeline.artifacts import COMPARISONS, ArtifactFile
+from unmdpo.pipeline.costs import Cost
+from unmdpo.pipeline.executors import execute
+from unmdpo.pipeline.plan import plan
+from unmdpo.pipeline.run import open_run
+from unmdpo.pipeline.stage import Kind
+from unmdpo.pipeline.stages import KINDS
+from unmdpo.pipeline.stages.data import comparisons
+from unmdpo.pipeline.store import Store
+from unmdpo.pipeline.verify import verify
+from unmdpo.recipe import Recipe, schema
+from unmdpo.scale import FrozenScale
+from unmdpo.settings import Strict
+
+# --- An objective ---------------------------------------------------------------------------------
+
+
+class HingeSettings(DPOSettings):
+    target: float = 1.0
+
+
+def hinge(pairs, *, beta, target):
+    return torch.relu(target * pairs.prompt_scale - beta * pairs.log_ratio)
+
+
+HINGE = Objective(
+    name="hinge", summary="a hinge", formula=hinge, settings=HingeSettings, scale=True, placement="wr"
+)
+
+# --- An estimator ---------------------------------------------------------------------------------
+
+
+class HalfSettings(EstimatorSettings):
+    value: float = 0.5
+
+
+class HalfScale(FrozenScale):
+    name = "half"
+
+    def fit(self, units, rows):
+        self.q_, self.diagnostics_ = self.predict(units), {"mean": self.settings.value}
+        return self
+
+    def predict(self, units):
+        return torch.full((len(units),), self.settings.value)
+
+    def tensors(self):
+        return {"q": self.q_}
+
+    def restore(self, tensors):
+        self.q_ = tensors["q"]
+        return self
+
+
+HALF = Estimator(
+    name="half", summary="q ≡ 1/2", make=HalfScale, settings=HalfSettings, features=False, pilots=False
+)
+
+# --- A source -------------------------------------------------------------------------------------
+
+
+class Duels(Source):
+    shapes = (frozenset({"question", "winner", "loser", "points"}),)
+
+    def comparisons(self, rows, bad):
+        return bad.parse(
+            rows,
+            lambda row: Comparison(
+                prompt=(Message("user", row.text("question")),),
+                chosen=row.text("winner"),
+                rejected=row.text("loser"),
+                strength=row.integer("points", 1, 3),
+                source=row.origin,
+            ),
+        )
+
+
+# --- A judge --------------------------------------------------------------------------------------
+
+
+class WordSettings(JudgeSettings):
+    word: str
+
+
+def open_counter(settings):
+    return lambda prompts, responses: [float(text.split().count(settings.word)) for text in responses]
+
+
+COUNTER = JudgeKind(
+    name="word", summary="counts a word", settings=WordSettings, key="word", open=open_counter
+)
+
+# --- A stage --------------------------------------------------------------------------------------
+
+
+class LengthSettings(Strict):
+    least: int
+
+
+LENGTHS = ArtifactFile("lengths.jsonl", write_lines, read_lines)
+
+
+def count_words(job):
+    rows = job.load(COMPARISONS, "comparisons")
+    counts = [len(row.chosen.split()) for row in rows]
+    job.save(LENGTHS, [{"words": count} for count in counts if count >= job.settings.least])
+    return {"longest": max(counts)}
+
+
+def wanted(graph):
+    graph.stage(WORDS_STAGE, LengthSettings(least=2), {"comparisons": comparisons(graph)})
+
+
+WORDS_STAGE = Kind("words", count_words, cost=lambda estimates, stage: Cost(tokens=7.0), wanted=wanted)
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    monkeypatch.setitem(OBJECTIVES, HINGE.name, HINGE)
+    monkeypatch.setitem(ESTIMATORS, HALF.name, HALF)
+    monkeypatch.setitem(SOURCES, "duels", Duels)
+    monkeypatch.setitem(JUDGES, COUNTER.name, COUNTER)
+    monkeypatch.setitem(KINDS, WORDS_STAGE.name, WORDS_STAGE)
+
+
+@pytest.fixture
+def described(tmp_path):
+    world(tmp_path)
+    rows = [
+        {"question": f"w{i} w{i % 5}", "winner": f"w1 w{i % 9}", "loser": "w2", "points": 1 + i % 3}
+        for i in range(40)
+    ]
+    (tmp_path / "duels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return recipe(tmp_path).model_dump() | {
+        "data": {
+            "source": "duels", "path": str(tmp_path / "duels.jsonl"), "max_length": 64,
+            "validation": {"fraction": 0.25},
+        },
+        "scales": {"half": {"estimator": "half", "settings": {"value": 0.25}}},
+        "policies": {
+            "dpo": {"objective": "dpo"},
+            "hinge": {"objective": "hinge", "scale": "half", "settings": {"target": 2.0}},
+        },
+        "evaluation": {
+            "baseline": "dpo", "panels": {"one": {"size": 3, "seed": 1}}, "judge": {"word": "w3"},
+            "max_new_tokens": 4,
+        },
+    }  # fmt: skip
+
+
+def test_a_recipe_with_five_new_things_runs_plans_and_verifies(registered, described, tmp_path):
+    read_back = Recipe.model_validate_json(Recipe.model_validate(described).model_dump_json())
+    run = open_run(read_back, Store(tmp_path / "store"))
+    costs = {stage.stage: stage.cost for stage in plan(run).stages}
+    assert costs["words"].tokens == 7
+    assert costs["policy[hinge]"].flops > 0
+    execute(run)
+    assert [finding for finding in verify(run) if finding.problem] == []
+    assert run.artifact("words").manifest["notes"]["longest"] == 2
+    assert len(LENGTHS.load(run.artifact("words"))) == len(COMPARISONS.load(run.artifact("comparisons")))
+    assert set(run.scale("half").known()["q"].to_pylist()) == {0.25}
+    assert run.artifact("policy[hinge]").manifest["notes"]["settings"] == {"target": 2.0, "beta": 0.05}
+    assert "oof" not in run.stages  # the estimator's row says that it needs no pilots
+    assert [row["policy"] for row in run.table()] == ["hinge"]
+
+
+def test_the_commands_know_them(registered, described, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(Recipe.model_validate(described).to_yaml())
+    planned = CliRunner().invoke(app, ["plan", str(path), "--store", str(tmp_path / "store")])
+    assert planned.exit_code == 0, planned.output
+    assert "policy[hinge]" in planned.output
+    audited = CliRunner().invoke(app, ["audit", "support", str(tmp_path / "duels.jsonl")])
+    assert audited.exit_code == 0, audited.output  # recognised by its columns
+    choices = json.loads(schema())["$defs"]
+    assert "hinge" in choices["PolicyRecipe"]["properties"]["objective"]["enum"]
+    assert "half" in choices["ScaleRecipe"]["properties"]["estimator"]["enum"]
+    assert "duels" in choices["DataRecipe"]["properties"]["source"]["enum"]
+    judges = choices["EvaluationRecipe"]["properties"]["judge"]["anyOf"]
+    assert any("word" in kind["properties"] for kind in judges)
+
+
+def test_mistakes_in_their_settings_are_named(registered, described):
+    described["scales"]["half"]["settings"] = {"valu": 1.0}
+    with pytest.raises(ValueError, match="'half' has no setting 'valu'; did you mean 'value'"):
+        Recipe.model_validate(described)
+    described["scales"]["half"]["settings"] = {}
+    described["evaluation"]["judge"] = {"word": 3}
+    with pytest.raises(ValueError, match="should be a valid string"):
+        Recipe.model_validate(described)
