@@ -2,9 +2,9 @@
 
     python -m benchmarks.arena_judge MODEL arena-bench-v1.jsonl.gz OUT [--check ultrafeedback-eval.jsonl.gz]
 
-MODEL is a folder with an instruction-tuned model. A fifth of the prompts is held out, by hash; the figures
-printed (and written to OUT/accuracy.json) are the share of held-out pairs that the judge orders as the
-scores do, beside what length alone would reach. Needs trl and datasets.
+MODEL is a folder with an instruction-tuned model. A fifth of the prompts is held out, by hash; the figures printed
+(and written to OUT/accuracy.json) are the share of held-out pairs that the judge orders as the scores do, beside what
+length alone would reach. Needs trl and datasets.
 """
 
 import argparse

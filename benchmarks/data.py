@@ -2,9 +2,9 @@
 
     python -m benchmarks.data [--rows 38459] [--file PATH]
 
-Writes a synthetic file of HelpSteer3's shape (about 700 MB of text; random words, a fifth of it in
-other scripts, repeated prompts and duplicate rows in the real proportions), then measures wall time
-and peak memory of each job in a process of its own.
+Writes a synthetic file of HelpSteer3's shape (about 700 MB of text; random words, a fifth of it in other scripts,
+repeated prompts and duplicate rows in the real proportions), then measures wall time and peak memory of each job in a
+process of its own.
 """
 
 import argparse
@@ -40,9 +40,7 @@ def row(rng: random.Random, size: float) -> dict[str, object]:
     return {
         "domain": domain,
         "language": "chinese" if domain == "multilingual" else "english",
-        "context": [
-            {"role": roles[i % 2], "content": words(rng, alphabet, length // turns)} for i in range(turns)
-        ],
+        "context": [{"role": roles[i % 2], "content": words(rng, alphabet, length // turns)} for i in range(turns)],
         "response1": words(rng, alphabet, length),
         "response2": words(rng, alphabet, length),
         "overall_preference": label,

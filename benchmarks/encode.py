@@ -1,5 +1,5 @@
-"""How fast messages become tokens, at HelpSteer3's size: 36,000 pairs with a byte-level BPE tokenizer
-that is trained here on words of a Zipf vocabulary.
+"""How fast messages become tokens, at HelpSteer3's size: 36,000 pairs with a byte-level BPE tokenizer that is trained
+here on words of a Zipf vocabulary.
 
     python -m benchmarks.encode [--pairs 36000]
 """
@@ -74,9 +74,7 @@ def main() -> None:
     wall, cpu = time.perf_counter(), time.process_time()
     encoded = EncodedPairs.of(encoder.encode(rows))
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    print(
-        f"{len(encoded):,} pairs, {encoded.lengths.sum():,} tokens: {wall:.1f} s, {cpu / wall:.2f} cores busy"
-    )
+    print(f"{len(encoded):,} pairs, {encoded.lengths.sum():,} tokens: {wall:.1f} s, {cpu / wall:.2f} cores busy")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "pairs.safetensors"
         started = time.perf_counter()

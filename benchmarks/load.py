@@ -2,11 +2,10 @@
 
     python -m benchmarks.load [--rows 4000 40000] [--size 120]
 
-What models would say (log-probabilities, embeddings, answers) is random; the stages that read it are the real
-ones, each in a process of its own. Prints one line for each stage: seconds, microseconds for each row, peak
-memory; then the report and the verification of a run of twelve policies on 800 prompts. Ends with an error
-where time for each row grows by more than 1.3 from the first to the last number of rows, or 2 GiB do not
-suffice.
+What models would say (log-probabilities, embeddings, answers) is random; the stages that read it are the real ones,
+each in a process of its own. Prints one line for each stage: seconds, microseconds for each row, peak memory; then the
+report and the verification of a run of twelve policies on 800 prompts. Ends with an error where time for each row
+grows by more than 1.3 from the first to the last number of rows, or 2 GiB do not suffice.
 """
 
 import argparse
@@ -59,19 +58,14 @@ def recipe(folder: Path, panel: int) -> Recipe:
     described = {
         "name": "load",
         "model": {"path": str(model_folder())},
-        "data": {
-            "source": "helpsteer3",
-            "path": str(folder / "train.jsonl"),
-            "validation": {"fraction": 0.1},
-        },
+        "data": {"source": "helpsteer3", "path": str(folder / "train.jsonl"), "validation": {"fraction": 0.1}},
         "scales": {
             "seq": {"estimator": "pooled"},
             "pairs": {"estimator": "cross-fitted", "unit": "pair"},
             "entropy": {"estimator": "entropy"},
         },
         "policies": {
-            name: {"objective": "dpo"} if name == "dpo" else {"objective": "unm-wr", "scale": "seq"}
-            for name in names
+            name: {"objective": "dpo"} if name == "dpo" else {"objective": "unm-wr", "scale": "seq"} for name in names
         },
         "evaluation": {
             "baseline": "dpo",
@@ -115,13 +109,7 @@ def _policy(run: Run, stage: Stage[Any], folder: Path, rng: torch.Generator) -> 
 def _generation(run: Run, stage: Stage[Any], folder: Path, rng: torch.Generator) -> None:
     words = random.Random(stage.key)
     rows = [
-        {
-            "prompt_hash": name,
-            "prompt": n,
-            "text": "word " * words.randint(50, 500),
-            "tokens": 9,
-            "finished": True,
-        }
+        {"prompt_hash": name, "prompt": n, "text": "word " * words.randint(50, 500), "tokens": 9, "finished": True}
         for n, name in enumerate(run.panel("panel").hashes)
     ]
     GENERATIONS.save(folder, rows)
@@ -204,8 +192,7 @@ def main() -> None:
         for stage, (seconds, memory) in measured[rows].items():
             line = {"rows": rows, "stage": stage, "seconds": round(seconds, 3)}
             print(
-                json.dumps(line | {"us_per_row": round(1e6 * seconds / rows, 1), "GiB": round(memory, 2)}),
-                flush=True,
+                json.dumps(line | {"us_per_row": round(1e6 * seconds / rows, 1), "GiB": round(memory, 2)}), flush=True
             )
     sys.exit("\n".join(beyond_bounds(measured)) or None)
 

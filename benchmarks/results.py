@@ -57,8 +57,8 @@ class Finished:
 
 
 def at_equal_length(ours: Judged, theirs: Judged) -> tuple[float, float, float]:
-    """Win rate where a logistic curve through tanh of the length difference crosses zero, in %, with a
-    bootstrap interval over prompts; ties are left out."""
+    """Win rate where a logistic curve through tanh of the length difference crosses zero, in %, with a bootstrap
+    interval over prompts; ties are left out."""
     difference = ours.characters - theirs.characters
     longer = np.tanh(difference / difference.std())[:, None]  # (n, 1)
     won, decided = ours.scores > theirs.scores, ours.scores != theirs.scores
@@ -87,9 +87,7 @@ def equal_lengths(run: Finished) -> None:
 
 
 def price_of_pilots(full: Finished, store: Path) -> None:
-    print(
-        "pilots, cost in DPO runs, Spearman with full, win rates of ULNM-WR against DPO and against the full"
-    )
+    print("pilots, cost in DPO runs, Spearman with full, win rates of ULNM-WR against DPO and against the full")
     once = full.flops("policy[dpo]")
     for name in ("", *(f"-pilots-{variant}" for variant in VARIANTS)):
         run = Finished(store, f"{MAIN}{name}") if name else full

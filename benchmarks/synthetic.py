@@ -1,7 +1,7 @@
 """Rows of a world whose noise scale is known: the heteroskedastic random-utility model of the paper.
 
-U = Δ* + q*(y)·η with logistic η decides who wins and, by |U|, how strongly. A pilot that knows Δ* up to
-`pilot_noise` supplies the evidence, oriented by the observed direction.
+U = Δ* + q*(y)·η with logistic η decides who wins and, by |U|, how strongly. A pilot that knows Δ* up to `pilot_noise`
+supplies the evidence, oriented by the observed direction.
 """
 
 from dataclasses import dataclass
@@ -44,8 +44,6 @@ def random_utility_world(
     utility = gap + scale[unit] * (uniform.log() - (-uniform).log1p())
     estimate = gap + pilot_noise * torch.randn(len(unit), generator=rng)
     rows = Rows(
-        unit=unit,
-        evidence=utility.sign() * estimate,
-        strength=1.0 + torch.bucketize(utility.abs(), THRESHOLDS),
+        unit=unit, evidence=utility.sign() * estimate, strength=1.0 + torch.bucketize(utility.abs(), THRESHOLDS)
     )
     return World(Units(features), rows, scale, gap_size)

@@ -2,8 +2,8 @@
 
     python -m benchmarks.trl_peer [defaults] [micro8] [tuned] [--updates 3]
 
-Needs a GPU, trl, datasets and, for the tuned variant, liger-kernel. Prints one JSON line per variant;
-the first update warms up and is not counted, nor is the tuned variant's reference pass.
+Needs a GPU, trl, datasets and, for the tuned variant, liger-kernel. Prints one JSON line per variant; the first update
+warms up and is not counted, nor is the tuned variant's reference pass.
 """
 
 import argparse

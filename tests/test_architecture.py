@@ -67,9 +67,7 @@ def modules():
 def for_types_only(tree: ast.AST) -> set[ast.AST]:
     """Imports below `if TYPE_CHECKING`, which never happen."""
     blocks = (
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
     )
     return {inner for block in blocks for inner in ast.walk(block)}
 
@@ -180,8 +178,6 @@ def test_tests_share_only_worlds():
 
 def test_tests_mirror_the_source():
     ours = {"worlds", "gpu", "soak", "fuzz"}
-    folders = {
-        path.parent.relative_to(TESTS).as_posix() for path in TESTS.rglob("test_*.py") if path.parent != TESTS
-    }
+    folders = {path.parent.relative_to(TESTS).as_posix() for path in TESTS.rglob("test_*.py") if path.parent != TESTS}
     missing = [folder for folder in folders if folder not in ours and not (ROOT / folder).is_dir()]
     assert not missing

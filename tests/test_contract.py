@@ -43,9 +43,7 @@ def hinge(pairs, *, beta, target):
     return torch.relu(target * pairs.prompt_scale - beta * pairs.log_ratio)
 
 
-HINGE = Objective(
-    name="hinge", summary="a hinge", formula=hinge, settings=HingeSettings, scale=True, placement="wr"
-)
+HINGE = Objective("hinge", "a hinge", hinge, HingeSettings, placement="wr")
 
 # --- An estimator ---------------------------------------------------------------------------------
 
@@ -72,9 +70,7 @@ class HalfScale(FrozenScale):
         return self
 
 
-HALF = Estimator(
-    name="half", summary="q ≡ 1/2", make=HalfScale, settings=HalfSettings, features=False, pilots=False
-)
+HALF = Estimator("half", "q ≡ 1/2", HalfScale, HalfSettings, features=False, pilots=False)
 
 # --- A source -------------------------------------------------------------------------------------
 
@@ -106,9 +102,7 @@ def open_counter(settings):
     return lambda prompts, responses: [float(text.split().count(settings.word)) for text in responses]
 
 
-COUNTER = JudgeKind(
-    name="word", summary="counts a word", settings=WordSettings, key="word", open=open_counter
-)
+COUNTER = JudgeKind("word", "counts a word", WordSettings, key="word", open=open_counter)
 
 # --- A stage --------------------------------------------------------------------------------------
 
@@ -147,8 +141,7 @@ def registered(monkeypatch):
 def described(tmp_path):
     world(tmp_path)
     rows = [
-        {"question": f"w{i} w{i % 5}", "winner": f"w1 w{i % 9}", "loser": "w2", "points": 1 + i % 3}
-        for i in range(40)
+        {"question": f"w{i} w{i % 5}", "winner": f"w1 w{i % 9}", "loser": "w2", "points": 1 + i % 3} for i in range(40)
     ]
     (tmp_path / "duels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return recipe(tmp_path).model_dump() | {

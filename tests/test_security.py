@@ -23,11 +23,7 @@ from unmdpo.recipe import load_recipe
 from unmdpo.report.page import write_report
 
 SOURCES = Path(__file__).parent.parent / "src" / "unmdpo"
-SECRETS = {
-    "OPENAI_API_KEY": "sk-very-secret",
-    "HF_TOKEN": "hf_very_secret",
-    "WANDB_API_KEY": "very-secret-too",
-}
+SECRETS = {"OPENAI_API_KEY": "sk-very-secret", "HF_TOKEN": "hf_very_secret", "WANDB_API_KEY": "very-secret-too"}
 NASTY = "\x1b]0;owned\x07\x1b[2J\u202egnp.exe <script>alert(1)</script>"
 
 
@@ -145,9 +141,7 @@ def test_control_characters_are_shown_and_not_obeyed(folder, tmp_path):
     assert printable(NASTY) == r"\x1b]0;owned\x07\x1b[2J\u202egnp.exe <script>alert(1)</script>"
     assert printable("τ · q ≡ 1\n\tfine") == "τ · q ≡ 1\n\tfine"
     rows = tmp_path / "rows.jsonl"
-    rows.write_text(
-        json.dumps({"prompt": [{"role": NASTY, "content": "x"}], "chosen": "a", "rejected": "b"}) + "\n"
-    )
+    rows.write_text(json.dumps({"prompt": [{"role": NASTY, "content": "x"}], "chosen": "a", "rejected": "b"}) + "\n")
     told = CliRunner().invoke(app, ["audit", "support", str(rows)])
     assert told.exit_code == 2
     assert "\x1b]0" not in told.output

@@ -35,10 +35,7 @@ def losses(name: str, gaps: torch.Tensor, scale: float) -> torch.Tensor:
 def main() -> None:
     gaps = torch.linspace(-2, 8, 400)
     figure, axes = plt.subplots(1, 2, figsize=(7.2, 2.9), sharey=True, layout="constrained")
-    titles = {
-        "unm-ao": "AO: the threshold moves with q",
-        "unm-wr": "WR: the threshold stays, the slope changes",
-    }
+    titles = {"unm-ao": "AO: the threshold moves with q", "unm-wr": "WR: the threshold stays, the slope changes"}
     for axis, (name, title) in zip(axes, titles.items(), strict=True):
         for scale, colour in SCALES.items():
             axis.plot(gaps, losses(name, gaps, scale), color=colour, label=f"q = {scale:g}")

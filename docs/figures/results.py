@@ -18,17 +18,8 @@ matplotlib.rcParams |= {"svg.hashsalt": "unmdpo", "svg.fonttype": "path", "font.
 import matplotlib.pyplot as plt  # noqa: E402
 
 HERE, OVER = Path(__file__).parent, 9  # updates of a moving mean
-CURVES = {
-    "dpo": "#555555",
-    "fixed-margin": "#4477aa",
-    "unm-ao": "#1b7837",
-    "unm-wr": "#ee6677",
-    "ulnm-wr": "#762a83",
-}
-MEASURES = {
-    "rewards/accuracies": "pairs ordered rightly",
-    "logps/chosen": "log-probability of chosen responses",
-}
+CURVES = {"dpo": "#555555", "fixed-margin": "#4477aa", "unm-ao": "#1b7837", "unm-wr": "#ee6677", "ulnm-wr": "#762a83"}
+MEASURES = {"rewards/accuracies": "pairs ordered rightly", "logps/chosen": "log-probability of chosen responses"}
 
 
 def draw_curves(policies: dict[str, Path]) -> None:

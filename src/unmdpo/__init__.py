@@ -9,9 +9,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 
-def run(
-    recipe: str | Path, *overrides: str, store: str | Path = "unmdpo-store", until: str | None = None
-) -> "Run":
+def run(recipe: str | Path, *overrides: str, store: str | Path = "unmdpo-store", until: str | None = None) -> "Run":
     """Does everything a recipe names (a packaged name or a YAML file) and gives the finished run."""
     from unmdpo.pipeline.executors import execute  # noqa: PLC0415 - `import unmdpo` stays light
     from unmdpo.pipeline.run import open_run  # noqa: PLC0415

@@ -1,7 +1,7 @@
 """AdamW with explicit state, for the few numbers that learn beside a policy.
 
-PyTorch's optimizer classes import a compiler on first use, which takes longer than fitting a scale, and
-keep their state in dictionaries keyed by parameters. Here state is plain tensors, saved as they are.
+PyTorch's optimizer classes import a compiler on first use, which takes longer than fitting a scale, and keep their
+state in dictionaries keyed by parameters. Here state is plain tensors, saved as they are.
 """
 
 from collections.abc import Sequence

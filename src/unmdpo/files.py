@@ -1,8 +1,8 @@
 """Writing files that appear whole or not at all, reading JSON lines, and checksums.
 
-Everything the package writes goes through `replacing`: the content is written under a temporary name
-next to its destination and renamed when it is complete, so a reader never sees half a file and a kill
-never leaves one behind under the real name.
+Everything the package writes goes through `replacing`: the content is written under a temporary name next to its
+destination and renamed when it is complete, so a reader never sees half a file and a kill never leaves one behind
+under the real name.
 """
 
 import contextlib

@@ -55,7 +55,5 @@ class StrengthMap:
             return strength
         index = strength.long()
         if ((index != strength) | (index < 1) | (index > len(self.levels))).any():
-            raise UserError(
-                f"strengths should be whole numbers from 1 to {len(self.levels)}, the map's levels"
-            )
+            raise UserError(f"strengths should be whole numbers from 1 to {len(self.levels)}, the map's levels")
         return strength.new_tensor(self.levels)[index - 1]

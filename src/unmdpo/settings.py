@@ -1,21 +1,13 @@
 """What settings are made of: strict, frozen types with bounds, and errors that name the nearest right key.
 
-Every setting lives in one such type, beside the code that uses it. A recipe validates that type, the code
-takes it, and its JSON is what an artifact's key is computed from.
+Every setting lives in one such type, beside the code that uses it. A recipe validates that type, the code takes it,
+and its JSON is what an artifact's key is computed from.
 """
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from unmdpo.errors import UserError, did_you_mean
@@ -33,9 +25,7 @@ def _nondecreasing(levels: tuple[float, ...] | None) -> tuple[float, ...] | None
     return levels
 
 
-Name = Annotated[
-    str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=80)
-]  # no dots: overrides split there
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=80)]  # no dots: overrides split there
 Positive = Annotated[float, Field(gt=0)]
 Nonnegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -60,9 +50,7 @@ class Strict(BaseModel):
             for key in values:
                 if key not in cls.model_fields:
                     hint = did_you_mean(str(key), cls.model_fields)
-                    raise PydanticCustomError(
-                        "unknown_key", "unknown key; {hint}", {"key": key, "hint": hint}
-                    )
+                    raise PydanticCustomError("unknown_key", "unknown key; {hint}", {"key": key, "hint": hint})
         return values
 
 
@@ -105,9 +93,7 @@ def chosen_from(choose: Callable[[Mapping[str, Any]], type[Strict]]) -> BeforeVa
             context = detail.get("ctx", {})
             own = (context["key"],) if detail["type"] == "unknown_key" else ()
             raise PydanticCustomError(
-                "nested",
-                "{message}",
-                {"below": (*detail["loc"], *own), "message": str(detail["msg"])},
+                "nested", "{message}", {"below": (*detail["loc"], *own), "message": str(detail["msg"])}
             ) from error
 
     return BeforeValidator(validate)

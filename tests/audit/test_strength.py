@@ -289,9 +289,7 @@ def test_criterion_passes_and_fails(write):
 
 
 def test_what_cannot_be_computed_is_not_met(write):
-    audit = audit_strength(
-        DataRef(write([helpsteer3_row(f"{i}?", votes=(1, 1, 1)) for i in range(40)]), None)
-    )
+    audit = audit_strength(DataRef(write([helpsteer3_row(f"{i}?", votes=(1, 1, 1)) for i in range(40)]), None))
     assert audit.development.contrast is None
     assert audit.development.correlation is None
     assert not any(audit.criterion.values())

@@ -15,10 +15,7 @@ SCREEN = 24  # lines
 
 # (arguments after `run RECIPE`, what the message says); {folder} is the test's own
 RECIPES = {
-    "unknown key": (
-        "trainig.updates=3",
-        r"override 'trainig\.updates=3': trainig: unknown key",
-    ),
+    "unknown key": ("trainig.updates=3", r"override 'trainig\.updates=3': trainig: unknown key"),
     "unknown inner key": ("training.updats=3", "did you mean 'updates'"),
     "text for a number": ("training.updates=many", "training.updates"),
     "half an update": ("training.updates=1.5", "training.updates"),
@@ -134,10 +131,7 @@ PANDALM = {
 SCORED = {"prompt": "p", "response": "a", "scores": [1.0]}
 OTHERS = {
     "helpsteer2 without columns": ({}, "row 1: column 'prompt' is missing"),
-    "helpsteer2 strength in words": (
-        HELPSTEER2 | {"preference_strength": "x"},
-        "row 1: 'preference_strength'",
-    ),
+    "helpsteer2 strength in words": (HELPSTEER2 | {"preference_strength": "x"}, "row 1: 'preference_strength'"),
     "helpsteer2 strength too large": (HELPSTEER2 | {"preference_strength": 9}, "from -3 to 3, not 9"),
     "helpsteer2 prompt that is a number": (HELPSTEER2 | {"prompt": 3}, "row 1: 'prompt' should be text"),
     "pandalm without columns": ({}, "row 1: column 'instruction' is missing"),

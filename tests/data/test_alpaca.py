@@ -72,9 +72,7 @@ def test_the_command_gives_the_reference_packages_number(write, tmp_path):
         lines = csv.writer(file)
         lines.writerow(["preference", "std_delta_len", "instruction_difficulty", "index", "model"])
         for i in range(240):
-            lines.writerow(
-                [gamed.preference[i], gamed.length_difference[i], gamed.difficulty[i], 1000 + i, "m"]
-            )
+            lines.writerow([gamed.preference[i], gamed.length_difference[i], gamed.difficulty[i], 1000 + i, "m"])
     known = read_gamed(table)
     assert known.by_index[1000] == gamed.difficulty[0]
     with table.open("a", newline="") as file:  # rows without weight in the fit: NaN preferences are left out

@@ -187,8 +187,7 @@ def test_unknown_columns_name_the_nearest_source(tmp_path):
 
 def test_split_without_rows(tmp_path):
     path = write_text(
-        tmp_path,
-        [{"split": "train", "prompt": "Q", "response_1": "a", "response_2": "b", "preference_strength": 1}],
+        tmp_path, [{"split": "train", "prompt": "Q", "response_1": "a", "response_2": "b", "preference_strength": 1}]
     )
     with pytest.raises(UserError, match="no comparisons in the split 'validation'"):
         load_comparisons(DataRef(path, "validation"))

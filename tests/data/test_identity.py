@@ -11,10 +11,7 @@ from unmdpo.data.identity import entropy_fold_of
 
 
 def test_hash_is_sha256_of_the_documented_json():
-    messages = [
-        {"role": "user", "content": "Grüße, 世界 🌍"},
-        {"role": "assistant", "content": 'a "b"\n'},
-    ]
+    messages = [{"role": "user", "content": "Grüße, 世界 🌍"}, {"role": "assistant", "content": 'a "b"\n'}]
     text = '[{"content": "Grüße, 世界 🌍", "role": "user"}, {"content": "a \\"b\\"\\n", "role": "assistant"}]'
     assert prompt_hash(messages) == hashlib.sha256(text.encode("utf-8")).hexdigest()
 

@@ -75,11 +75,7 @@ def helpsteer2_row(prompt="Hi", strength=1, split="train"):
 def test_helpsteer2_turn_markers_keep_every_character(write):
     marked = "First \n<extra_id_1>Assistant\nAnswer\n<extra_id_1>User\n Next?"
     (row,) = load_comparisons(write([helpsteer2_row(marked, strength=-3)])).rows
-    assert row.prompt == (
-        Message("user", "First \n"),
-        Message("assistant", "Answer\n"),
-        Message("user", " Next?"),
-    )
+    assert row.prompt == (Message("user", "First \n"), Message("assistant", "Answer\n"), Message("user", " Next?"))
     assert (row.chosen, row.strength, row.votes) == ("one", 3, (3, 3, 3))  # all votes, not the selected two
 
 
@@ -124,15 +120,8 @@ PREFERENCE_SHAPES = {
         "rejected": [user("Q?"), assistant("bad")],
     },
     "strings": {"prompt": "Q?", "chosen": "good", "rejected": "bad"},
-    "conversational": {
-        "prompt": [user("Q?")],
-        "chosen": [assistant("good")],
-        "rejected": [assistant("bad")],
-    },
-    "implicit": {
-        "chosen": [user("Q?"), assistant("good")],
-        "rejected": [user("Q?"), assistant("bad")],
-    },
+    "conversational": {"prompt": [user("Q?")], "chosen": [assistant("good")], "rejected": [assistant("bad")]},
+    "implicit": {"chosen": [user("Q?"), assistant("good")], "rejected": [user("Q?"), assistant("bad")]},
 }
 
 
@@ -160,8 +149,7 @@ def test_system_turn_and_several_turns(write):
 
 def scored_pairs(margins, **columns):
     return [
-        {"prompt": f"{i}?", "chosen": "x", "rejected": "y", "score_chosen": 1 + m, "score_rejected": 1.0}
-        | columns
+        {"prompt": f"{i}?", "chosen": "x", "rejected": "y", "score_chosen": 1 + m, "score_rejected": 1.0} | columns
         for i, m in enumerate(margins)
     ]
 
@@ -193,9 +181,7 @@ def test_a_margin_that_many_share_is_one_level(write):
 
 
 def test_rounding_does_not_move_a_threshold(write):
-    rows = [
-        {"prompt": "Q", "chosen": "x", "rejected": "y", "score_chosen": 4.1, "score_rejected": 3.1},
-    ]
+    rows = [{"prompt": "Q", "chosen": "x", "rejected": "y", "score_chosen": 4.1, "score_rejected": 3.1}]
     settings = SourceSettings(strength=StrengthRule(levels=2, thresholds=(1.0,)))
     assert strengths(load_comparisons(write(rows), settings=settings)) == [2]
     settings = SourceSettings(StrengthRule(levels=1, thresholds=()), PairRule(min_gap=1.0))

@@ -166,9 +166,7 @@ def test_lora_trains_the_adapter_and_nothing_else(tmp_path):
     save_adapter(adapted, tmp_path / "adapter")
     assert (tmp_path / "adapter" / "adapter_model.safetensors").stat().st_size < 100_000
     merged = merge(adapted)
-    assert torch.allclose(
-        score(PairScorer(merged), data.pairs, 64).nan_to_num(), trained.nan_to_num(), atol=1e-4
-    )
+    assert torch.allclose(score(PairScorer(merged), data.pairs, 64).nan_to_num(), trained.nan_to_num(), atol=1e-4)
     from peft import PeftModel
 
     again = PeftModel.from_pretrained(copy.deepcopy(model), str(tmp_path / "adapter")).get_base_model()
@@ -187,9 +185,7 @@ def test_dropout_is_repeated_exactly(tmp_path):
     settings = SETTINGS.model_copy(update={"updates": 4})
 
     def fresh():
-        adapted = add_lora(
-            copy.deepcopy(model), AdapterSettings(rank=4, dropout=0.5), seed=1
-        ).get_base_model()
+        adapted = add_lora(copy.deepcopy(model), AdapterSettings(rank=4, dropout=0.5), seed=1).get_base_model()
         return Trainer(PairScorer(adapted), data, ObjectiveChoice(name="dpo"), settings)
 
     torch.manual_seed(5)

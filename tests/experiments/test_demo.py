@@ -80,16 +80,7 @@ SMALL = [
 
 
 def test_the_demo_runs_shows_and_redoes_nothing(tmp_path):
-    arguments = [
-        "demo",
-        *SMALL,
-        "--folder",
-        str(tmp_path / "with space: x"),
-        "--prompts",
-        "100",
-        "--jobs",
-        "1",
-    ]
+    arguments = ["demo", *SMALL, "--folder", str(tmp_path / "with space: x"), "--prompts", "100", "--jobs", "1"]
     first = CliRunner().invoke(app, arguments)
     assert first.exit_code == 0, first.output
     for expected in ("ulnm-wr", "against initial", "Spearman of q̂ with the true q*", "sorting"):

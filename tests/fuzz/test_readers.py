@@ -44,15 +44,11 @@ COLUMNS = (
     "preference", "generator_1", "generator_2", "annotator1", "annotator2",
     "annotator3", "input", "response_1", "preference_strength",
 )  # fmt: skip
-message = st.fixed_dictionaries(
-    {"role": st.sampled_from(["user", "assistant", "system"]) | values, "content": values}
-)
+message = st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant", "system"]) | values, "content": values})
 cells = values | st.lists(message, max_size=3) | st.integers(-3, 3) | st.lists(st.integers(-3, 3), max_size=3)
 rows = st.lists(st.dictionaries(st.sampled_from(COLUMNS), cells, max_size=10), min_size=1, max_size=4)
 patient = settings(
-    max_examples=CASES,
-    deadline=5000,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    max_examples=CASES, deadline=5000, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 
 
@@ -132,9 +128,7 @@ def test_any_text_as_an_override(text):
 @patient
 @given(table=rows)
 def test_any_rows(folder, source, table):
-    found = answers(
-        load_comparisons, DataRef(str(written(folder, "t.jsonl", as_lines(table)))), source=source
-    )
+    found = answers(load_comparisons, DataRef(str(written(folder, "t.jsonl", as_lines(table)))), source=source)
     if found is not None:
         assert all(row.strength > 0 for row in found.rows)
 

@@ -39,9 +39,7 @@ def test_tasks_have_one_right_answer(domain):
 def test_scales_have_the_mean_and_spread_that_were_asked_for():
     knobs = Knobs(noise=0.7, noise_spread=0.5)
     rng = random.Random(0)
-    logs = [
-        math.log(true_scale(TASKS[d](rng), vague, knobs)) for d in sorted(TASKS) for vague in (False, True)
-    ]
+    logs = [math.log(true_scale(TASKS[d](rng), vague, knobs)) for d in sorted(TASKS) for vague in (False, True)]
     assert fmean(logs) == pytest.approx(math.log(0.7))
     assert pstdev(logs) == pytest.approx(0.5)
     task = TASKS["addition"](rng)
@@ -94,8 +92,7 @@ def test_votes_follow_the_logistic_model():
 def test_knobs_do_what_they_say():
     longer = World(Knobs(prompts=200, length_spread=2.0)).comparisons()
     lengths = {
-        vague: fmean(len(c.first.split()) for c in longer if c.prompt.vague is vague)
-        for vague in (True, False)
+        vague: fmean(len(c.first.split()) for c in longer if c.prompt.vague is vague) for vague in (True, False)
     }
     assert lengths[True] > lengths[False] + 3
     flipped = World(Knobs(prompts=300, flips=1.0, noise=0.1))

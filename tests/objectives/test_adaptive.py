@@ -46,9 +46,7 @@ def test_state_survives_safetensors_exactly(name):
     restored = objective.restore(load(save(state._asdict())))
     assert same_state(state, restored)
     for i in range(3):
-        (knobs, state), (again, restored) = (
-            objective.adapt(log_ratios(seed=i), s) for s in (state, restored)
-        )
+        (knobs, state), (again, restored) = (objective.adapt(log_ratios(seed=i), s) for s in (state, restored))
         assert same_state(knobs, again)
     assert same_state(state, restored)
 

@@ -112,16 +112,11 @@ def encoded(tokenizer):
         return np.array([*tokenizer(text)["input_ids"], *end], dtype=np.int32)
 
     end = (tokenizer.eos_token_id,)
-    return [
-        EncodedPair(ids(row["prompt"]), ids(row["chosen"], end), ids(row["rejected"], end), True)
-        for row in ROWS
-    ]
+    return [EncodedPair(ids(row["prompt"]), ids(row["chosen"], end), ids(row["rejected"], end), True) for row in ROWS]
 
 
 @pytest.mark.parametrize(("loss_type", "name"), [("sigmoid", "dpo"), ("sigmoid_norm", "ln-dpo")])
-def test_packed_gradients_equal_the_dpo_trainers(
-    policy_and_reference, tokenizer, pairs, tmp_path, loss_type, name
-):
+def test_packed_gradients_equal_the_dpo_trainers(policy_and_reference, tokenizer, pairs, tmp_path, loss_type, name):
     trainer, batch = dpo_trainer(policy_and_reference, tokenizer, tmp_path, loss_type)
     trainer.compute_loss(trainer.model, batch).backward()
     theirs = {key: parameter.grad for key, parameter in trainer.model.named_parameters()}

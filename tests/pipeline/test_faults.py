@@ -185,9 +185,7 @@ def test_a_store_that_is_read_only_can_be_looked_at(path, undisturbed, tmp_path)
     codes = {name: int(log.split()[-1]) for name, log in said.items()}
     assert codes == {"run": 2, "verify": 0, "report": 2, "elsewhere": 0, "compare": 0}, said
     assert f"{store}: cannot keep a store here: it is not writable" in said["run"]
-    assert re.search(r"report\.html: cannot be written: Read-only file system", said["report"]), said[
-        "report"
-    ]
+    assert re.search(r"report\.html: cannot be written: Read-only file system", said["report"]), said["report"]
     assert html.exists()
 
 
@@ -214,8 +212,7 @@ def test_a_store_where_a_file_is(path, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "error",
-    [OSError(errno.ENOSPC, "No space left on device"), SafetensorError("I/O error: no space (os error 28)")],
+    "error", [OSError(errno.ENOSPC, "No space left on device"), SafetensorError("I/O error: no space (os error 28)")]
 )
 def test_a_full_disk_is_told_with_the_way_out(tmp_path, error):
     def work(folder):

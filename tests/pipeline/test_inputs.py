@@ -34,10 +34,7 @@ def write_instructions(folder):
 
 def panels(folder, **more):
     path = str(write_instructions(folder))
-    given = {
-        "dev": {"size": 1, "seed": 3, "path": path, "apart": True},
-        "rest": {"size": 3, "seed": 3, "path": path},
-    }
+    given = {"dev": {"size": 1, "seed": 3, "path": path, "apart": True}, "rest": {"size": 3, "seed": 3, "path": path}}
     judge = {"function": "tests.worlds.pipeline:longest"}
     return {"baseline": "dpo", "panels": given | more, "judge": judge, "max_new_tokens": 2}
 
@@ -64,9 +61,7 @@ def test_a_panel_set_apart_is_drawn_and_answered_by_nobody(tmp_path):
     run = execute(open_run(described, Store(tmp_path / "store")))
     assert [*run.summary] == ["rest"]
     assert not any("validation" in name or "dev" in name for name in run.stages if name != "panel[dev]")
-    dev, rest = (
-        Panel.read(run.artifact(f"panel[{name}]").file("panel.json")).prompts for name in ("dev", "rest")
-    )
+    dev, rest = (Panel.read(run.artifact(f"panel[{name}]").file("panel.json")).prompts for name in ("dev", "rest"))
     assert sorted(prompt[0].content for prompt in (*dev, *rest)) == sorted(INSTRUCTIONS)
 
 
@@ -81,9 +76,7 @@ def test_a_gguf_file_is_converted_once_and_used_by_every_stage(tmp_path):
     (tmp_path / "gguf").mkdir()
     original = write_gguf(tmp_path / "gguf" / "tiny.gguf")
     model = {"path": str(tmp_path / "gguf"), "gguf_file": "tiny.gguf"}
-    described = recipe(
-        tmp_path, model=model, data=recipe(tmp_path).data.model_copy(update={"max_length": 512})
-    )
+    described = recipe(tmp_path, model=model, data=recipe(tmp_path).data.model_copy(update={"max_length": 512}))
     run = execute(open_run(described, Store(tmp_path / "store")))
     assert len(list((tmp_path / "store" / "artifacts" / "converted").iterdir())) == 1
     folder = str(run.artifact("converted").file("model"))
@@ -110,9 +103,7 @@ def test_a_gguf_file_without_its_reader(tmp_path, monkeypatch):
 def test_pilots_may_have_a_seed_of_their_own(tmp_path):
     world(tmp_path)
     usual, other = (
-        open_run(
-            recipe(tmp_path, pilots={"folds": 2, "updates": 2, **seed}), Store(tmp_path / "store")
-        ).stages
+        open_run(recipe(tmp_path, pilots={"folds": 2, "updates": 2, **seed}), Store(tmp_path / "store")).stages
         for seed in ({}, {"seed": 17})
     )
     assert usual["pilot[0]"].key != other["pilot[0]"].key
@@ -161,15 +152,11 @@ def test_answers_are_written_for_alpaca_eval(tmp_path):
     file.write_text(recipe(tmp_path, evaluation=panels(tmp_path)).to_yaml())
     shell, place = CliRunner(), ["--store", str(tmp_path / "store")]
     assert shell.invoke(app, ["run", str(file), "--until", "generation[dpo,rest]", *place]).exit_code == 0
-    early = shell.invoke(
-        app, ["answers", str(file), "dpo", "rest", "--out", str(tmp_path / "out.json"), *place]
-    )
+    early = shell.invoke(app, ["answers", str(file), "dpo", "rest", "--out", str(tmp_path / "out.json"), *place])
     assert early.exit_code == 2
     assert "judgement[dpo,rest]" in early.output
     assert shell.invoke(app, ["run", str(file), "--until", "judgement[dpo,rest]", *place]).exit_code == 0
-    done = shell.invoke(
-        app, ["answers", str(file), "dpo", "rest", "--out", str(tmp_path / "out.json"), *place]
-    )
+    done = shell.invoke(app, ["answers", str(file), "dpo", "rest", "--out", str(tmp_path / "out.json"), *place])
     assert done.exit_code == 0, done.output
     rows = json.loads((tmp_path / "out.json").read_text())
     assert {row["instruction"] for row in rows} < set(INSTRUCTIONS)

@@ -57,12 +57,7 @@ def test_until_only_and_force(folder):
     assert ("pilot[1]", "finished") in events(run, until="oof", force=["pilot[1]"])
     assert events(run, only="pilot[*]") == [("pilot[0]", "cached"), ("pilot[1]", "cached")]
     forced = events(run, until="oof", force=["reference"])
-    assert [name for name, what in forced if what == "finished"] == [
-        "reference",
-        "pilot[0]",
-        "pilot[1]",
-        "oof",
-    ]
+    assert [name for name, what in forced if what == "finished"] == ["reference", "pilot[0]", "pilot[1]", "oof"]
     with pytest.raises(UserError, match=r"inputs of policy\[unm-wr\] are not finished"):
         execute(run, only="policy[unm-wr]", jobs=2)
     with pytest.raises(UserError, match="no stage 'polcy'; did you mean"):
@@ -118,9 +113,7 @@ def test_scales_beside_a_policy_learn_its_margins(folder, tmp_path):
 def test_a_try_that_ended_before_the_rename_leaves_no_trace(folder, tmp_path, monkeypatch):
     run = open_run(recipe(folder), Store(tmp_path / "store"))
     rename = Path.rename
-    monkeypatch.setattr(
-        Path, "rename", lambda self, target: (_ for _ in ()).throw(OSError(28, "No space left"))
-    )
+    monkeypatch.setattr(Path, "rename", lambda self, target: (_ for _ in ()).throw(OSError(28, "No space left")))
     with pytest.raises(UserError, match="No space left"):
         execute(run, until="comparisons")
     monkeypatch.setattr(Path, "rename", rename)

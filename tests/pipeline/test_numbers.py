@@ -51,18 +51,14 @@ def spoil(weight):
 
 def test_weights_that_are_not_finite_are_named(folder):
     change_weights(folder, "model.layers.1.mlp.up_proj.weight", spoil)
-    with pytest.raises(
-        UserError, match=r"weights 'model\.layers\.1\.mlp\.up_proj\.weight' of .*not all finite"
-    ):
+    with pytest.raises(UserError, match=r"weights 'model\.layers\.1\.mlp\.up_proj\.weight' of .*not all finite"):
         run(folder)
 
 
 def test_log_probabilities_that_are_not_finite_are_named(folder):
     """Finite weights, but so large that the logits overflow."""
     change_weights(folder, "model.norm.weight", lambda weight: torch.full_like(weight, 3e38))
-    with pytest.raises(
-        UserError, match=r"under the initial model are not finite, for example of numbers \[0, 1"
-    ):
+    with pytest.raises(UserError, match=r"under the initial model are not finite, for example of numbers \[0, 1"):
         run(folder, scales={}, policies={"dpo": {"objective": "dpo"}})
     with pytest.raises(UserError, match="the embedding of prompt 0 is not finite"):
         run(folder)
@@ -75,9 +71,7 @@ def test_scores_that_are_not_finite_are_named(folder):
 
 
 def test_all_equal_scores_are_ties(folder):
-    done = run(
-        folder, evaluation=evaluation(folder, judge={"function": "tests.pipeline.test_numbers:all_equal"})
-    )
+    done = run(folder, evaluation=evaluation(folder, judge={"function": "tests.pipeline.test_numbers:all_equal"}))
     for row in done.table():
         assert (row["win_rate"], row["win_rate_low"], row["win_rate_high"]) == (50, 50, 50)
         assert row["reward_difference"] == 0
@@ -91,9 +85,7 @@ def test_every_pair_too_long_is_told(folder):
 
 def test_batches_of_one_pair(folder):
     training = {"updates": 3, "batch": 1, "learning_rate": 1e-3, "warmup": 1}
-    policies = {
-        name: {"objective": name} for name in ("dpo", "beta-dpo", "gamma-po", "mixdpo", "simpo", "mmpo")
-    }
+    policies = {name: {"objective": name} for name in ("dpo", "beta-dpo", "gamma-po", "mixdpo", "simpo", "mmpo")}
     done = run(folder, training=training, policies=policies, scales={})
     assert len(done.table()) == 2 * (5 + 6)
 

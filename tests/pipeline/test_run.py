@@ -39,8 +39,7 @@ def test_every_objective_and_every_estimator(folder):
     scales = {name: {"estimator": name} for name in estimators}
     scales["pairs"] = {"estimator": "pooled", "unit": "pair", "fit": "ao", "length_normalized": True}
     policies = {
-        name: {"objective": name, **({"scale": "pooled"} if spec.scale else {})}
-        for name, spec in OBJECTIVES.items()
+        name: {"objective": name, **({"scale": "pooled"} if spec.scale else {})} for name, spec in OBJECTIVES.items()
     }
     policies |= {f"with-{name}": {"objective": "unm-wr", "scale": name} for name in scales}
     policies["lora"] = {"objective": "dpo", "training": {"adapter": {"rank": 2}, "learning_rate": 1e-2}}
@@ -54,9 +53,7 @@ def test_every_objective_and_every_estimator(folder):
     for name in policies:
         assert (run.policy(name) / "model.safetensors").is_file()
         assert (run.policy(name) / "README.md").is_file()
-    beta = json.loads((run.artifact("policy[ulnm-wr]").path / MANIFEST).read_text())["notes"]["settings"][
-        "beta"
-    ]
+    beta = json.loads((run.artifact("policy[ulnm-wr]").path / MANIFEST).read_text())["notes"]["settings"]["beta"]
     assert beta == run.artifact("oof").manifest["notes"]["beta_ln"]
 
 
@@ -73,9 +70,7 @@ def test_manifests_say_where_things_come_from(done):
 
 
 def test_pilots_never_see_what_they_score(done):
-    rows = [
-        load_file(done.artifact(f"pilot[{f}]").file("held-out.safetensors"))["rows"].tolist() for f in (0, 1)
-    ]
+    rows = [load_file(done.artifact(f"pilot[{f}]").file("held-out.safetensors"))["rows"].tolist() for f in (0, 1)]
     everyone = sorted(rows[0] + rows[1])
     assert everyone == list(range(done.artifact("comparisons").manifest["notes"]["comparisons"]))
 
@@ -155,8 +150,7 @@ def test_the_commands(done, folder, tmp_path):
     assert broken.exit_code == 2
     assert "nothing of this recipe is in" in broken.output
     nowhere = shell.invoke(
-        app,
-        ["scale", str(file), "seq", "--out", str(tmp_path / "no" / "q"), "--store", str(folder / "store")],
+        app, ["scale", str(file), "seq", "--out", str(tmp_path / "no" / "q"), "--store", str(folder / "store")]
     )
     assert nowhere.exit_code == 2
     assert "cannot be written" in nowhere.output

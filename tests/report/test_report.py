@@ -125,9 +125,7 @@ def test_what_anyone_wrote_stays_text(run, page, text):
                 panel,
                 prompts=[text] * len(panel.prompts),
                 domains=[text] * len(panel.prompts),
-                answers={
-                    policy: [row | {"text": text} for row in rows] for policy, rows in panel.answers.items()
-                },
+                answers={policy: [row | {"text": text} for row in rows] for policy, rows in panel.answers.items()},
             )
             for panel in facts.panels
         ],
@@ -157,9 +155,7 @@ def test_the_command_writes_it_into_the_runs_folder(run, tmp_path):
     done = CliRunner().invoke(app, ["report", str(path), "--store", str(run.store.root)])
     assert done.exit_code == 0, done.output
     assert (run.folder / "report.html").stat().st_size > 20_000
-    bad = CliRunner().invoke(
-        app, ["report", str(path), "--store", str(run.store.root), "--out", str(path / "x")]
-    )
+    bad = CliRunner().invoke(app, ["report", str(path), "--store", str(run.store.root), "--out", str(path / "x")])
     assert bad.exit_code == 2
 
 
@@ -216,10 +212,7 @@ def large(facts):
 
     policies = ["dpo", *(f"other-{k}" for k in range(11))]
     panel = replace(
-        facts.panels[0],
-        prompts=prompts,
-        domains=domains,
-        answers={policy: answers(policy) for policy in policies},
+        facts.panels[0], prompts=prompts, domains=domains, answers={policy: answers(policy) for policy in policies}
     )
     return replace(facts, panels=[panel])
 

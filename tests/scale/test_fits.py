@@ -117,9 +117,7 @@ def test_curve_starts_at_the_constant_scale_and_falls():
     units, rows = small_world()
     estimator = PooledScale().fit(units, rows)
     residual = rows.evidence - rows.strength
-    assert estimator.curve_[0] == pytest.approx(
-        torch.nn.functional.softplus(-residual).mean().item(), rel=1e-6
-    )
+    assert estimator.curve_[0] == pytest.approx(torch.nn.functional.softplus(-residual).mean().item(), rel=1e-6)
     assert estimator.curve_[-1] < estimator.curve_[0]
     assert len(estimator.curve_) == 150
 
@@ -429,11 +427,7 @@ def test_the_sigmoid_variant_saturates_and_the_centered_one_does_not():
 def test_loading_nonsense_is_a_user_error(tmp_path):
     with pytest.raises(UserError, match="no fitted scale here"):
         load_scale(tmp_path)
-    for text in (
-        '{"estimator": "nope", "settings": {}}',
-        '{"estimator": "constant", "settings": {"width": 3}}',
-        "[",
-    ):
+    for text in ('{"estimator": "nope", "settings": {}}', '{"estimator": "constant", "settings": {"width": 3}}', "["):
         (tmp_path / "scale.json").write_text(text)
         with pytest.raises(UserError, match="not a readable scale"):
             load_scale(tmp_path)

@@ -68,10 +68,7 @@ def test_standardizer_floor_and_frozen_statistics():
 def test_row_weights_count_each_unit_as_often_as_it_occurs():
     values = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
     counts = torch.tensor([1, 5, 0, 2])
-    weighted, repeated = (
-        Standardizer.fit(values, counts),
-        Standardizer.fit(values.repeat_interleave(counts, 0)),
-    )
+    weighted, repeated = (Standardizer.fit(values, counts), Standardizer.fit(values.repeat_interleave(counts, 0)))
     assert torch.allclose(weighted.mean, repeated.mean)
     assert torch.allclose(weighted.deviation, repeated.deviation)
 
@@ -203,12 +200,8 @@ def test_maps_by_hand_and_at_the_start():
     assert maps.moving(zero, torch.zeros(())).exp().tolist() == [1, 1, 1]
     assert maps.saturating(torch.full((3,), maps.SIGMOID_START)).exp().tolist() == [1, 1, 1]
     assert maps.saturating(torch.tensor(0.0)).exp().item() == pytest.approx(1.25)
-    assert maps.uncentered(torch.tensor(0.5)).item() == pytest.approx(
-        math.log(2) * math.tanh(0.5 / math.log(2))
-    )
-    assert maps.moving(torch.tensor(0.5), torch.tensor(0.2)).item() == pytest.approx(
-        math.log(2) * math.tanh(0.3)
-    )
+    assert maps.uncentered(torch.tensor(0.5)).item() == pytest.approx(math.log(2) * math.tanh(0.5 / math.log(2)))
+    assert maps.moving(torch.tensor(0.5), torch.tensor(0.2)).item() == pytest.approx(math.log(2) * math.tanh(0.3))
 
 
 def test_gradient_goes_through_both_means():
@@ -263,9 +256,7 @@ def test_entropy_targets_by_hand():
     spread_out = torch.tensor([[1, 1, 1, 1, 1, 1]])
     assert entropy_targets(spread_out).item() == pytest.approx(math.log(2))  # the largest there is
     near, far = torch.tensor([[0, 0, 0, 2, 1, 0]]), torch.tensor([[2, 0, 0, 0, 0, 1]])
-    assert entropy_targets(near).item() == pytest.approx(
-        entropy_targets(far).item()
-    )  # dispersion, not distance
+    assert entropy_targets(near).item() == pytest.approx(entropy_targets(far).item())  # dispersion, not distance
 
 
 def test_inputs_are_checked():

@@ -59,9 +59,7 @@ def boundaries(path: Path, expected: dict[str, str]) -> None:
     print(f"stage boundaries: {count} kills and {count} stops, {2 * count} results equal", flush=True)
 
 
-def random_moments(
-    path: Path, expected: dict[str, str], seconds: dict[tuple[str, ...], float], moments: int
-) -> None:
+def random_moments(path: Path, expected: dict[str, str], seconds: dict[tuple[str, ...], float], moments: int) -> None:
     """Any signal, any moment, until so many runs were cut short; every fifth time with two stages at once."""
     rng, codes, tried = random.Random(0), Counter[str](), 0
     while sum(codes.values()) < moments:

@@ -21,9 +21,7 @@ def test_the_papers_example_by_hand():
 def test_curvature_is_the_second_derivative(residual, penalty):
     h = 1e-3
     numeric = (
-        objective(h, residual, penalty)
-        - 2 * objective(0, residual, penalty)
-        + objective(-h, residual, penalty)
+        objective(h, residual, penalty) - 2 * objective(0, residual, penalty) + objective(-h, residual, penalty)
     ) / h**2
     assert curvature(residual, penalty) == pytest.approx(numeric, abs=1e-4)
 

@@ -13,9 +13,7 @@ from unmdpo.stats.evaluation import Judged, Outcome, Resamples, by_domain, compa
 
 def judged(scores, characters=None):
     scores = np.array(scores, dtype=np.float64)
-    return Judged(
-        scores, np.ones(len(scores)) if characters is None else np.array(characters, dtype=np.float64)
-    )
+    return Judged(scores, np.ones(len(scores)) if characters is None else np.array(characters, dtype=np.float64))
 
 
 def test_by_hand():

@@ -49,14 +49,10 @@ def test_objective_by_hand():
     assert PAPER.objective(0.3, normalized=True) == pytest.approx(math.log(2) + 0.01 * 0.09)
 
 
-@given(
-    st.floats(0.1, 5), st.floats(0.05, 0.45), st.floats(1.1, 2.1), st.floats(0.05, 0.95), st.floats(0, 0.2)
-)
+@given(st.floats(0.1, 5), st.floats(0.05, 0.45), st.floats(1.1, 2.1), st.floats(0.05, 0.95), st.floats(0, 0.2))
 def test_any_two_point_variable(margin, small, ratio, low_share, penalty):
     low, high = -(1 - low_share), low_share  # mean zero
-    problem = LengthProblem(
-        margin, (small * ratio, small), (low, high), (low_share, 1 - low_share), penalty=penalty
-    )
+    problem = LengthProblem(margin, (small * ratio, small), (low, high), (low_share, 1 - low_share), penalty=penalty)
     pair = problem.solve()
     best = minimize_scalar(problem.objective, bounds=(-math.log(2), math.log(2)), method="bounded",
                            options={"xatol": 1e-9})  # fmt: skip

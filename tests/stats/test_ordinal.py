@@ -65,10 +65,7 @@ def test_convergence_is_told_truly(gap_penalty, scale_penalty):
 
     def objective(found):
         logs = log_likelihood(
-            np.searchsorted(found.levels, votes),
-            found.gaps[pair],
-            found.scales[prompt[pair]],
-            found.cutpoints,
+            np.searchsorted(found.levels, votes), found.gaps[pair], found.scales[prompt[pair]], found.cutpoints
         )
         log_q = np.log(found.scales)
         return -logs.sum() + gap_penalty * found.gaps @ found.gaps + scale_penalty * log_q @ log_q

@@ -19,8 +19,6 @@ def world(seed, n=300, m=240):
     difficulty = rng.normal(0, 1, n)
     baseline, model = rng.integers(200, 3000, n).astype(float), rng.integers(100, 4000, n).astype(float)
     noise = rng.normal(0, 1.2, n)
-    preference = 1 / (
-        1 + np.exp(-(0.4 * np.tanh((model - baseline) / 1200) + 0.3 * difficulty - 0.8 + noise))
-    )
+    preference = 1 / (1 + np.exp(-(0.4 * np.tanh((model - baseline) / 1200) + 0.3 * difficulty - 0.8 + noise)))
     gamed = GamedBaseline(rng.uniform(0, 1, m), rng.normal(0, 1, m), rng.normal(0, 1, m))
     return preference, baseline, model, difficulty, gamed

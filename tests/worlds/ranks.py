@@ -44,8 +44,7 @@ def make_trainer(objective):
 
 def whole(tensors):
     return {
-        name: (v.full_tensor() if hasattr(v, "full_tensor") else v).detach().clone()
-        for name, v in tensors.items()
+        name: (v.full_tensor() if hasattr(v, "full_tensor") else v).detach().clone() for name, v in tensors.items()
     }
 
 

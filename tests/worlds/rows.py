@@ -9,9 +9,7 @@ def helpsteer3_row(prompt="Why is the sky blue?", label=-2, votes=(-2, -1, -3), 
         "response1": f"Rayleigh scattering, for: {prompt}",
         "response2": f"Because it is, for: {prompt}",
         "overall_preference": label,
-        "individual_preference": [
-            {"score": v, "reasoning": "r", "feedback1": "a", "feedback2": "b"} for v in votes
-        ],
+        "individual_preference": [{"score": v, "reasoning": "r", "feedback1": "a", "feedback2": "b"} for v in votes],
     } | changes
 
 
@@ -76,10 +74,7 @@ PREFERENCE = {
         {"chosen": conversation(("user", "a")), "rejected": conversation(("user", "a")), "strength": 1},
         "should end in an assistant turn",
     ),
-    "a user turn beside a prompt": (
-        preference(chosen=conversation(("user", "a"))),
-        "should be one assistant message",
-    ),
+    "a user turn beside a prompt": (preference(chosen=conversation(("user", "a"))), "should be one assistant message"),
     "other turns than the prompt": (
         preference(
             chosen=conversation(("user", "X"), ("assistant", "a")),

@@ -5,10 +5,7 @@ from dataclasses import replace
 import torch
 from benchmarks.synthetic import random_utility_world
 
-from unmdpo.scale import (
-    ESTIMATORS,
-    FrozenScale,
-)
+from unmdpo.scale import ESTIMATORS, FrozenScale
 
 FROZEN = [name for name, estimator in ESTIMATORS.items() if not estimator.beside]
 BESIDE = [name for name in ESTIMATORS if name not in FROZEN]
@@ -26,11 +23,7 @@ def small_world(prompts=120, seed=0, rows_per_prompt=2, dimension=12):
     world = replace(world, rows=rows)
     rng = torch.Generator().manual_seed(seed + 1)
     n = len(world.rows)
-    units = replace(
-        world.units,
-        domains=torch.randint(3, (prompts,), generator=rng),
-        folds=torch.arange(prompts) % 5,
-    )
+    units = replace(world.units, domains=torch.randint(3, (prompts,), generator=rng), folds=torch.arange(prompts) % 5)
     votes = torch.zeros(n, 6, dtype=torch.int64)
     votes.scatter_add_(1, torch.randint(6, (n, 3), generator=rng), torch.ones(n, 3, dtype=torch.int64))
     lengths = torch.randint(10, 500, (n,), generator=rng).float()

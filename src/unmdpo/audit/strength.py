@@ -1,8 +1,7 @@
-"""Does a stronger preference predict that another annotator agrees? (Appendix "Audit of Preference
-Strength".)
+"""Does a stronger preference predict that another annotator agrees? (Appendix "Audit of Preference Strength".)
 
-Leave one annotator out: where all the others agree in direction, the size of their mean strength is
-the evidence, and whether the held-out annotator shares their direction is the outcome.
+Leave one annotator out: where all the others agree in direction, the size of their mean strength is the evidence, and
+whether the held-out annotator shares their direction is the outcome.
 """
 
 from collections.abc import Sequence
@@ -121,9 +120,7 @@ def criterion(train: PartitionResult, development: PartitionResult) -> dict[str,
     }
 
 
-def analyse_partition(
-    records: Sequence[Record], bootstrap_seed: int, permutation_seed: int
-) -> PartitionResult:
+def analyse_partition(records: Sequence[Record], bootstrap_seed: int, permutation_seed: int) -> PartitionResult:
     held_out = hold_out(records)
     bins = [describe_bin(held_out, name, members) for name, members in held_out.bins.items()]
     contrast, interval = clustered_contrast(held_out, bootstrap_seed)

@@ -1,9 +1,9 @@
 """Comparison support: could the margins of this data identify any prompt's scale at all?
 
-The counting rules are those of the paper's appendix "Comparison support in the policy-training
-data": non-tie rows; prompts and unordered response pairs by exact identity; for graph analysis,
-repeats of an edge with the same orientation and strength count once; self-comparisons are counted
-and then left out of cycles and contrasts (a self-pair still is a prompt's distinct pair).
+The counting rules are those of the paper's appendix "Comparison support in the policy-training data": non-tie rows;
+prompts and unordered response pairs by exact identity; for graph analysis, repeats of an edge with the same
+orientation and strength count once; self-comparisons are counted and then left out of cycles and contrasts (a
+self-pair still is a prompt's distinct pair).
 """
 
 import math
@@ -61,9 +61,7 @@ class PromptSupport:
     identified_with_self: bool
 
 
-def audit_support(
-    data: Comparisons, *, strength_map: StrengthMap | None = None, tau: float = 1.0
-) -> SupportAudit:
+def audit_support(data: Comparisons, *, strength_map: StrengthMap | None = None, tau: float = 1.0) -> SupportAudit:
     """Counts what the margin-contrast condition of Theorem 4.1 finds in the rows."""
     if not 0 <= tau < math.inf:
         raise UserError(f"τ should be a number from 0 up, not {tau}")

@@ -1,7 +1,7 @@
 """The strength audit's records: deduplicated, partitioned, with the locked test never parsed.
 
-Texts are read first, and alone they decide which prompts are locked; labels stay sealed until then,
-and those of locked prompts for ever.
+Texts are read first, and alone they decide which prompts are locked; labels stay sealed until then, and those of
+locked prompts for ever.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """Every way of learning the prompt scale, by its name in a recipe, with the paper's constants as defaults."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
@@ -71,14 +71,15 @@ class EMASettings(ResidualSettings):
     centering: Nonnegative = Field(1.0, description="weight of the squared batch mean of log q")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Estimator:
     """A way of learning q: its settings, what it learns from, and when."""
 
     name: str
     summary: str
     make: Callable[..., "ScaleEstimator"]  # (**settings)
-    settings: type[EstimatorSettings] = EstimatorSettings
+    settings: type[EstimatorSettings]
+    _: KW_ONLY
     beside: bool = False  # learns inside a policy's training, rather than before it
     features: bool = True  # looks at prompt features
     pilots: bool = True  # is fitted to the pilots' out-of-fold values
@@ -90,61 +91,36 @@ class Estimator:
         return resolve(self.settings, given, f"scale estimator '{self.name}'")
 
 
-POLICY = ("tau", "levels", "seed")
+def _code(place: str) -> Code:
+    return Code(f"unmdpo.scale.{place}")
 
-ESTIMATORS: dict[str, Estimator] = {
-    estimator.name: estimator
-    for estimator in (
-        Estimator(
-            name="constant",
-            summary="q ≡ 1, the control",
-            make=Code("unmdpo.scale.pooled:ConstantScale"),
-            features=False,
-            pilots=False,
-        ),
-        Estimator(
-            name="pooled",
-            summary="one head fitted to all out-of-fold values, the paper's main one",
-            make=Code("unmdpo.scale.pooled:PooledScale"),
-            settings=PooledSettings,
-        ),
-        Estimator(
-            name="cross-fitted",
-            summary="a head for each fold, fitted outside it",
-            make=Code("unmdpo.scale.crossfit:CrossFittedScale"),
-            settings=CrossFittedSettings,
-        ),
-        Estimator(
-            name="entropy",
-            summary="from the spread of annotators' votes, without pilots",
-            make=Code("unmdpo.scale.entropy:EntropyScale"),
-            settings=EntropySettings,
-            pilots=False,
-            own_folds=True,
-        ),
-        Estimator(
-            name="joint",
-            summary="a head that learns beside the policy, centered over all prompts",
-            make=Code("unmdpo.scale.beside:JointScale"),
-            settings=JointSettings,
-            beside=True,
-            follows=POLICY,
-        ),
-        Estimator(
-            name="ema",
-            summary="a head that learns beside the policy, centered by a moving average",
-            make=Code("unmdpo.scale.beside:EMAScale"),
-            settings=EMASettings,
-            beside=True,
-            follows=(*POLICY, "placement"),
-        ),
-        Estimator(
-            name="sigmoid-joint",
-            summary="the earlier joint head, whose map saturates",
-            make=Code("unmdpo.scale.beside:SigmoidJointScale"),
-            settings=SigmoidJointSettings,
-            beside=True,
-            follows=POLICY,
-        ),
-    )
-}
+
+POLICY = ("tau", "levels", "seed")
+_ROWS = (
+    Estimator(
+        "constant", "q ≡ 1, the control", _code("pooled:ConstantScale"), EstimatorSettings,
+        features=False, pilots=False,
+    ),
+    Estimator("pooled", "one head fitted to all out-of-fold values", _code("pooled:PooledScale"), PooledSettings),
+    Estimator(
+        "cross-fitted", "a head for each fold, fitted outside it", _code("crossfit:CrossFittedScale"),
+        CrossFittedSettings,
+    ),
+    Estimator(
+        "entropy", "from the spread of annotators' votes, without pilots", _code("entropy:EntropyScale"),
+        EntropySettings, pilots=False, own_folds=True,
+    ),
+    Estimator(
+        "joint", "a head that learns beside the policy, centered over all prompts", _code("beside:JointScale"),
+        JointSettings, beside=True, follows=POLICY,
+    ),
+    Estimator(
+        "ema", "a head that learns beside the policy, centered by a moving average", _code("beside:EMAScale"),
+        EMASettings, beside=True, follows=(*POLICY, "placement"),
+    ),
+    Estimator(
+        "sigmoid-joint", "the earlier joint head, whose map saturates", _code("beside:SigmoidJointScale"),
+        SigmoidJointSettings, beside=True, follows=POLICY,
+    ),
+)  # fmt: skip
+ESTIMATORS: dict[str, Estimator] = {row.name: row for row in _ROWS}

@@ -1,7 +1,7 @@
 """Every kind of judge. A recipe tells them apart by the setting that only this kind has."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any
 
 from pydantic import Field, SerializeAsAny
@@ -29,11 +29,12 @@ class EndpointSettings(JudgeSettings):
     key: str = Field("OPENAI_API_KEY", description="environment variable that holds the endpoint's key")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class JudgeKind:
     name: str
     summary: str
     settings: type[JudgeSettings]
+    _: KW_ONLY
     key: str  # the setting that tells this kind apart in a recipe
     open: Callable[[Any], Any]  # settings → a `Judge`, or a `PairwiseJudge` if it compares pairs
     check: Callable[[Any], None] | None = None  # raises early what judging would raise hours later
@@ -42,38 +43,27 @@ class JudgeKind:
     pairwise: bool = False  # compares each response with the baseline's
 
 
-JUDGES: dict[str, JudgeKind] = {
-    kind.name: kind
-    for kind in (
-        JudgeKind(
-            name="reward-model",
-            summary="a sequence classifier with one output",
-            settings=RewardModelSettings,
-            key="path",
-            open=Code("unmdpo.engine.inference.judges:open_reward_model"),
-            check=Code("unmdpo.engine.inference.judges:check_reward_model"),
-            files=lambda settings: [settings.path],
-            local="path",
-        ),
-        JudgeKind(
-            name="function",
-            summary="a Python function of (prompts, responses)",
-            settings=FunctionSettings,
-            key="function",
-            open=Code("unmdpo.engine.inference.judges:open_function"),
-            check=Code("unmdpo.engine.inference.judges:open_function"),
-            files=Code("unmdpo.engine.inference.judges:function_files"),
-        ),
-        JudgeKind(
-            name="endpoint",
-            summary="a language model behind an OpenAI-compatible API that compares pairs",
-            settings=EndpointSettings,
-            key="endpoint",
-            open=Code("unmdpo.engine.inference.endpoint:PairwiseJudge"),
-            pairwise=True,
-        ),
-    )
-}
+def _code(name: str) -> Code:
+    return Code(f"unmdpo.engine.inference.{name}")
+
+
+_ROWS = (
+    JudgeKind(
+        "reward-model", "a sequence classifier with one output", RewardModelSettings, key="path",
+        open=_code("judges:open_reward_model"), check=_code("judges:check_reward_model"),
+        files=lambda settings: [settings.path], local="path",
+    ),
+    JudgeKind(
+        "function", "a Python function of prompts and responses", FunctionSettings, key="function",
+        open=_code("judges:open_function"), check=_code("judges:open_function"),
+        files=_code("judges:function_files"),
+    ),
+    JudgeKind(
+        "endpoint", "a model behind an OpenAI-compatible API that compares pairs", EndpointSettings, key="endpoint",
+        open=_code("endpoint:PairwiseJudge"), pairwise=True,
+    ),
+)  # fmt: skip
+JUDGES: dict[str, JudgeKind] = {row.name: row for row in _ROWS}
 
 
 def kind_of(settings: JudgeSettings) -> JudgeKind:

@@ -1,17 +1,17 @@
 """Every objective by its name in a recipe, its defaults from "Policy training and baseline settings".
 
-A stateless objective is `loss(pairs, **settings)`. An adaptive one needs the log-ratios of the whole global
-batch first: `init(seed)` makes its state, `adapt(log_ratios, state)` returns per-pair knobs and the next
-state without gradient, and `loss(pairs, knobs)` is pure given the knobs. The same settings go to all of its
-functions; those not given keep their defaults.
+A stateless objective is `loss(pairs, **settings)`. An adaptive one needs the log-ratios of the whole global batch
+first: `init(seed)` makes its state, `adapt(log_ratios, state)` returns per-pair knobs and the next state without
+gradient, and `loss(pairs, knobs)` is pure given the knobs. The same settings go to all of its functions; those not
+given keep their defaults.
 
-States and knobs are named tuples of tensors. `state._asdict()` can be saved as safetensors and is restored
-exactly; a knob's first dimension is the pair, so `take` gives a microbatch its share.
+States and knobs are named tuples of tensors. `state._asdict()` can be saved as safetensors and is restored exactly; a
+knob's first dimension is the pair, so `take` gives a microbatch its share.
 """
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
 BETA, TAU = 0.05, 1.0
 BETA_LN = 18.225  # 0.05 · 364.5, the median response length of HelpSteer3
 INITIAL = "initial"  # the model that all policies start from, where it stands among policies
-
-
-class NoSettings(Strict):
-    """Nothing to set."""
 
 
 class DPOSettings(Strict):
@@ -103,21 +99,26 @@ class AdaDPOSettings(DPOSettings):
         return self
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Objective:
     """A loss with its name, its settings and what it needs."""
 
     name: str
     summary: str
     formula: Callable[..., "Tensor"]  # (pairs, **settings) → (n,)
-    settings: type[Strict] = NoSettings
+    settings: type[Strict]
+    _: KW_ONLY
     reference: bool = True  # needs reference log-probabilities
-    scale: bool = False  # needs a prompt scale
-    placement: Placement | None = None  # of its margin, where a scale meets one
+    placement: Placement | None = None  # how its margin meets a prompt scale; None: it needs no scale
     normalized: bool = False  # log-ratios are per token
     own_beta: bool = False  # its β means something else than the recipe's β₀
 
     adaptive: ClassVar[bool] = False
+
+    @property
+    def scale(self) -> bool:
+        """Whether it needs a prompt scale."""
+        return self.placement is not None
 
     def resolve(self, given: Mapping[str, Any]) -> Strict:
         """The settings with defaults filled in; unknown names and bad values are refused."""
@@ -128,10 +129,11 @@ class Objective:
         return self.formula(pairs, **dict(self.resolve(settings)))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class AdaptiveObjective(Objective):
     """A loss whose coefficients follow the global batch."""
 
+    _: KW_ONLY
     init_state: Callable[..., Any]  # (seed, **settings) → state
     update: Callable[..., tuple[Any, Any]]  # (log_ratios, state, train, **settings) → (knobs, state)
     state: Callable[..., Any]  # the state's type
@@ -172,113 +174,38 @@ def _loss(name: str) -> Code:
 
 
 def _adaptive(
-    name: str, summary: str, settings: type[Strict], module: str, state: str, *, own_beta: bool = False
+    name: str, summary: str, module: str, settings: type[Strict], state: str, *, own_beta: bool = False
 ) -> AdaptiveObjective:
     """One whose module defines `init`, `adapt`, `loss` and the type of its state."""
-
-    def part(attribute: str) -> Code:
-        return Code(f"unmdpo.objectives.{module}:{attribute}")
-
+    loss, init, adapt, kept = (Code(f"unmdpo.objectives.{module}:{part}") for part in ("loss", "init", "adapt", state))
     return AdaptiveObjective(
-        name=name,
-        summary=summary,
-        settings=settings,
-        formula=part("loss"),
-        init_state=part("init"),
-        update=part("adapt"),
-        state=part(state),
-        own_beta=own_beta,
+        name, summary, loss, settings, init_state=init, update=adapt, state=kept, own_beta=own_beta
     )
 
 
-OBJECTIVES: dict[str, Objective] = {
-    objective.name: objective
-    for objective in (
-        Objective(name="dpo", summary="DPO", formula=_loss("dpo"), settings=DPOSettings),
-        Objective(
-            name="fixed-margin",
-            summary="DPO with the margin τ·m(k), q ≡ 1",
-            formula=_loss("fixed_margin"),
-            settings=MarginSettings,
-        ),
-        Objective(
-            name="unm-ao",
-            summary="UNM-DPO, advantage-only",
-            formula=_loss("unm_ao"),
-            settings=MarginSettings,
-            scale=True,
-            placement="ao",
-        ),
-        Objective(
-            name="unm-wr",
-            summary="UNM-DPO, whole-residual",
-            formula=_loss("unm_wr"),
-            settings=MarginSettings,
-            scale=True,
-            placement="wr",
-        ),
-        Objective(
-            name="ulnm-wr",
-            summary="ULNM-DPO-WR, length-normalized",
-            formula=_loss("ulnm_wr"),
-            settings=PerTokenMarginSettings,
-            scale=True,
-            placement="wr",
-            normalized=True,
-        ),
-        Objective(
-            name="ulnm-ao",
-            summary="the AO placement, length-normalized",
-            formula=_loss("ulnm_ao"),
-            settings=PerTokenMarginSettings,
-            scale=True,
-            placement="ao",
-            normalized=True,
-        ),
-        Objective(
-            name="ln-dpo",
-            summary="DPO with length-normalized log-ratios",
-            formula=_loss("ln_dpo"),
-            settings=PerTokenSettings,
-            normalized=True,
-        ),
-        Objective(name="odpo", summary="DPO with an offset", formula=_loss("odpo"), settings=ODPOSettings),
-        Objective(
-            name="mmpo", summary="soft targets by strength", formula=_loss("mmpo"), settings=MMPOSettings
-        ),
-        Objective(
-            name="simpo",
-            summary="SimPO, reference-free",
-            formula=_loss("simpo"),
-            settings=SimPOSettings,
-            reference=False,
-            own_beta=True,
-        ),
-        Objective(
-            name="spo",
-            summary="SPO-basic, reference-free",
-            formula=_loss("spo"),
-            settings=SPOSettings,
-            reference=False,
-            own_beta=True,
-        ),
-        _adaptive(
-            "beta-dpo", "β-DPO: batch-adaptive β and selection", BetaDPOSettings, "beta_dpo", "BetaState"
-        ),
-        _adaptive("gamma-po", "γ-PO: batch-adaptive margins", GammaPOSettings, "gamma_po", "GammaState"),
-        _adaptive(
-            "mixdpo",
-            "LogNormal MixDPO: β integrated over a learned distribution",
-            MixDPOSettings,
-            "mixdpo",
-            "MixState",
-            own_beta=True,
-        ),
-        Objective(
-            name="ada-dpo",
-            summary="Adaptive Preference Scaling: the loss-minimising scale of each pair",
-            formula=_loss("ada_dpo"),
-            settings=AdaDPOSettings,
-        ),
-    )
-}
+_ROWS = (
+    Objective("dpo", "DPO", _loss("dpo"), DPOSettings),
+    Objective("fixed-margin", "DPO with the margin τ·m(k), q ≡ 1", _loss("fixed_margin"), MarginSettings),
+    Objective("unm-ao", "UNM-DPO, advantage-only", _loss("unm_ao"), MarginSettings, placement="ao"),
+    Objective("unm-wr", "UNM-DPO, whole-residual", _loss("unm_wr"), MarginSettings, placement="wr"),
+    Objective(
+        "ulnm-wr", "ULNM-DPO-WR, length-normalized", _loss("ulnm_wr"), PerTokenMarginSettings,
+        placement="wr", normalized=True,
+    ),
+    Objective(
+        "ulnm-ao", "the AO placement, length-normalized", _loss("ulnm_ao"), PerTokenMarginSettings,
+        placement="ao", normalized=True,
+    ),
+    Objective(
+        "ln-dpo", "DPO with length-normalized log-ratios", _loss("ln_dpo"), PerTokenSettings, normalized=True
+    ),
+    Objective("odpo", "DPO with an offset", _loss("odpo"), ODPOSettings),
+    Objective("mmpo", "soft targets by strength", _loss("mmpo"), MMPOSettings),
+    Objective("simpo", "SimPO, reference-free", _loss("simpo"), SimPOSettings, reference=False, own_beta=True),
+    Objective("spo", "SPO-basic, reference-free", _loss("spo"), SPOSettings, reference=False, own_beta=True),
+    _adaptive("beta-dpo", "β-DPO: batch-adaptive β and selection", "beta_dpo", BetaDPOSettings, "BetaState"),
+    _adaptive("gamma-po", "γ-PO: batch-adaptive margins", "gamma_po", GammaPOSettings, "GammaState"),
+    _adaptive("mixdpo", "MixDPO: β over a learned log-normal", "mixdpo", MixDPOSettings, "MixState", own_beta=True),
+    Objective("ada-dpo", "the loss-minimising scale of each pair (APS)", _loss("ada_dpo"), AdaDPOSettings),
+)  # fmt: skip
+OBJECTIVES: dict[str, Objective] = {row.name: row for row in _ROWS}

@@ -1,7 +1,7 @@
 """The `unmdpo` command.
 
-Commands import their work when they run: `--help` must answer at once, and nothing here may import
-torch or transformers at the top.
+Commands import their work when they run: `--help` must answer at once, and nothing here may import torch or
+transformers at the top.
 """
 
 import io

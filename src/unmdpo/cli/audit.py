@@ -48,20 +48,14 @@ def support(
     from unmdpo.settings import resolve
 
     _check_target(json_file)
-    given = {
-        "levels": levels,
-        "column": strength_column,
-        "thresholds": _numbers("--thresholds", thresholds),
-    }
+    given = {"levels": levels, "column": strength_column, "thresholds": _numbers("--thresholds", thresholds)}
     settings = SourceSettings(
         strength=resolve(StrengthRule, given, "strength"),
         pairing=resolve(PairRule, {"pairs": pairs, "min_gap": min_gap}, "pairing"),
     )
     ref = DataRef(data, None if split == "all" else split, revision, config)
     loaded = load_comparisons(ref, source=source, settings=settings, max_bad_rows=max_bad_rows)
-    result = audit_support(
-        loaded, strength_map=StrengthMap(_numbers("--strength-map", strength_map)), tau=tau
-    )
+    result = audit_support(loaded, strength_map=StrengthMap(_numbers("--strength-map", strength_map)), tau=tau)
     _tell_skipped(result.skipped)
     _print_support(result)
     _write(json_file, result)
@@ -159,9 +153,7 @@ def _print_support(audit: "SupportAudit") -> None:
         table.add_row(name, f"{count:,}", f"{count / audit.prompts:.2%}" if audit.prompts else "")
     Console().print(table)
     if audit.kappa_min is not None:
-        typer.echo(
-            f"contrast κ where it holds: smallest {audit.kappa_min:.3g}, median {audit.kappa_median:.3g}"
-        )
+        typer.echo(f"contrast κ where it holds: smallest {audit.kappa_min:.3g}, median {audit.kappa_median:.3g}")
 
 
 def _print_strength(audit: "StrengthAudit") -> None:
@@ -193,10 +185,7 @@ def _bins_table(name: str, part: "PartitionResult") -> "Table":
     from rich.table import Table
 
     zero = f", {part.zero_votes:,} votes for 'the same' left out" if part.zero_votes else ""
-    title = (
-        f"{name}: {part.votes:,} held-out votes of {part.eligible_records:,} "
-        f"among {part.records:,} records{zero}"
-    )
+    title = f"{name}: {part.votes:,} held-out votes of {part.eligible_records:,} among {part.records:,} records{zero}"
     table = Table("evidence", "mean", "votes", "prompts", "agreement (95 % Wilson)", title=title)
     for row in part.bins:
         mean = "–" if row.mean_evidence is None else f"{row.mean_evidence:.3f}"

@@ -28,9 +28,7 @@ def bench(
     from unmdpo.engine.settings import ObjectiveChoice
 
     ObjectiveChoice(name=objective).objective  # noqa: B018 - refuses a name that does not exist
-    settings = BenchSettings(
-        model, batch, updates, budget, max_length, lora, offload, checkpointing, objective
-    )
+    settings = BenchSettings(model, batch, updates, budget, max_length, lora, offload, checkpointing, objective)
     for line in run(settings):
         typer.echo(json.dumps(line) if as_json else _sentence(line))
 

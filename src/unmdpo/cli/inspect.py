@@ -44,6 +44,7 @@ def plan(
     """Show the stages, which ones exist already, and what the rest will cost."""
     from rich.console import Console
 
+    from unmdpo.engine.training.metrics import clock
     from unmdpo.pipeline.check import check_judge_code, missing_places
     from unmdpo.pipeline.plan import needs, useful_rate
     from unmdpo.pipeline.plan import plan as estimate
@@ -62,9 +63,7 @@ def plan(
             f"on {need.name}: {hours} GPU hours; {need.gpus} "
             f"GPU{'s' if need.gpus > 1 else ''} per model, {need.memory / 2**30:.0f} GiB on each"
         )
-    typer.echo(
-        "(hours by rates measured on one H200; an A100 is assumed to reach the same share of its peak)"
-    )
+    typer.echo("(hours by rates measured on one H200; an A100 is assumed to reach the same share of its peak)")
     if missing:
         typer.echo(f"missing so far: {', '.join(f'{path} ({key})' for key, path in missing.items())}")
     if planned.assumed:
@@ -74,6 +73,8 @@ def plan(
 def _plan_table(planned: "Plan", rate: float) -> "Table":
     from rich.markup import escape
     from rich.table import Table
+
+    from unmdpo.engine.training.metrics import clock
 
     table = Table("stage", "", "M tokens", "PFLOP", "GiB", "time", box=None, pad_edge=False)
     for stage in planned.stages:
@@ -90,17 +91,9 @@ def _plan_table(planned: "Plan", rate: float) -> "Table":
     return table
 
 
-def clock(seconds: float) -> str:
-    from unmdpo.engine.training.metrics import clock as shown
-
-    return shown(seconds)
-
-
 def gc(
     store: StoreOption = HERE,
-    delete: Annotated[
-        bool, typer.Option("--delete", help="Remove them; otherwise they are only listed.")
-    ] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Remove them; otherwise they are only listed.")] = False,
 ) -> None:
     """Find artifacts that no run refers to, and damaged ones that were moved out of the way."""
     from unmdpo.errors import UserError

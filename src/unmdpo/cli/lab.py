@@ -13,9 +13,7 @@ from unmdpo.cli.run import Overrides
 if TYPE_CHECKING:
     from unmdpo.experiments.demo import ScaleCheck
 
-app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="A small world whose noise scale is known."
-)
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="A small world whose noise scale is known.")
 
 
 class Shape(Enum):
@@ -26,9 +24,7 @@ class Shape(Enum):
 
 def demo(
     overrides: Overrides = None,
-    folder: Annotated[Path, typer.Option(help="Where the world, the store and the report go.")] = Path(
-        "unmdpo-demo"
-    ),
+    folder: Annotated[Path, typer.Option(help="Where the world, the store and the report go.")] = Path("unmdpo-demo"),
     prompts: Annotated[int, typer.Option(min=100, help="Prompts to learn from.")] = 1500,
     jobs: Annotated[int | None, typer.Option(min=1, help="Stages at once.")] = None,
 ) -> None:
@@ -105,11 +101,7 @@ def sweep(
     table = Table(chosen.knob, "measure", "series", f"mean of {seeds} seeds", box=None, pad_edge=False)
     results = []
     done = run_all(
-        chosen,
-        folder,
-        range(seeds),
-        jobs or default_jobs(),
-        report=lambda text: typer.echo(text, err=True),
+        chosen, folder, range(seeds), jobs or default_jobs(), report=lambda text: typer.echo(text, err=True)
     )
     for result in done:
         results.append(result)

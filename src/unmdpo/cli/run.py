@@ -34,9 +34,7 @@ def run(
     recipe: RecipeArgument,
     overrides: Overrides = None,
     store: StoreOption = HERE,
-    until: Annotated[
-        str | None, typer.Option(help="Stop after this stage, such as oof or policy[dpo].")
-    ] = None,
+    until: Annotated[str | None, typer.Option(help="Stop after this stage, such as oof or policy[dpo].")] = None,
     only: Annotated[str | None, typer.Option(help="Make these stages alone.")] = None,
     force: Annotated[list[str] | None, typer.Option(help="Make this stage again; repeatable.")] = None,
     jobs: Annotated[

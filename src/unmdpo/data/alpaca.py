@@ -109,9 +109,7 @@ def read_gamed(path: Path) -> GamedTable:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     values = {name: np.array(numbers) for name, numbers in found.items()}
     by_index = dict(zip(map(int, found["index"]), found["instruction_difficulty"], strict=True))
-    return GamedTable(
-        values["preference"], values["std_delta_len"], values["instruction_difficulty"], by_index
-    )
+    return GamedTable(values["preference"], values["std_delta_len"], values["instruction_difficulty"], by_index)
 
 
 def write_outputs(path: Path, generator: str, answers: Iterable[tuple[str, str]], dataset: str = "") -> None:

@@ -1,7 +1,7 @@
 """What a comparison is: a prompt, two responses, which one is better and by how much.
 
-Every source yields `Comparison` objects and nothing else, so that training, audits and theory
-never need to know which file format a row came from.
+Every source yields `Comparison` objects and nothing else, so that training, audits and theory never need to know which
+file format a row came from.
 """
 
 from collections.abc import Iterator
@@ -27,8 +27,8 @@ class Origin(NamedTuple):
 class Comparison:
     """One oriented comparison z = (y, x⁺, x⁻, k) of the paper's preliminaries.
 
-    A tie has strength 0 and an arbitrary orientation; it never enters training
-    (`Comparisons.ties` holds the ties apart).
+    A tie has strength 0 and an arbitrary orientation; it never enters training (`Comparisons.ties` holds the ties
+    apart).
     """
 
     prompt: Prompt

@@ -19,16 +19,14 @@ class DomainVote(NamedTuple):
 def modal_domains(comparisons: Iterable[Comparison]) -> dict[str, str]:
     """Prompt hash → its modal domain."""
     return count_domains(
-        DomainVote(row.prompt_hash, row.pair, row.domain, bool(row.chosen and row.rejected))
-        for row in comparisons
+        DomainVote(row.prompt_hash, row.pair, row.domain, bool(row.chosen and row.rejected)) for row in comparisons
     )
 
 
 def count_domains(votes: Iterable[DomainVote]) -> dict[str, str]:
     """The most frequent domain of each prompt, ties to the lexicographically first.
 
-    Records with both responses nonempty are preferred; repeats of the same unordered pair and
-    domain count once.
+    Records with both responses nonempty are preferred; repeats of the same unordered pair and domain count once.
     """
     preferred: dict[str, set[tuple[object, str]]] = {}
     others: dict[str, set[tuple[object, str]]] = {}

@@ -45,9 +45,9 @@ def read_file(path: Path, bad: BadRows) -> Iterator[Row]:
 def data_files(folder: Path, split: str | None) -> list[Path]:
     """The data files of one split in a folder, or all of them.
 
-    A file belongs to a split when a whole word of its name, or of a folder above it, is the split's
-    (`train.jsonl.gz`, `my-eval.jsonl`, `validation/0000.parquet`); the word nearest the end counts.
-    Where no file is named after a split, all are `train`.
+    A file belongs to a split when a whole word of its name, or of a folder above it, is the split's (`train.jsonl.gz`,
+    `my-eval.jsonl`, `validation/0000.parquet`); the word nearest the end counts. Where no file is named after a split,
+    all are `train`.
     """
     files = sorted(
         path
@@ -61,13 +61,11 @@ def data_files(folder: Path, split: str | None) -> list[Path]:
     if split is None:
         return files
     named = {path: name for path in files if (name := _split_of(path.relative_to(folder))) is not None}
-    if not named:
-        chosen = files if split == "train" else []
-    else:
-        chosen = [path for path in files if named.get(path) == split]
+    splits = named or dict.fromkeys(files, "train")
+    chosen = [path for path in files if splits.get(path) == split]
     if not chosen:
-        found = ", ".join(sorted({*named.values()} or {"train"}))
-        raise UserError(f"{folder}: no files of the split '{split}'; splits here: {found}")
+        here = ", ".join(sorted({*splits.values()}))
+        raise UserError(f"{folder}: no files of the split '{split}'; splits here: {here}")
     return chosen
 
 

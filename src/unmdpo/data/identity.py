@@ -22,8 +22,8 @@ Prompt = tuple[Message, ...]
 def prompt_hash(messages: Sequence[Message | Mapping[str, str]]) -> str:
     """SHA-256 of the conversation's JSON (paper, "Prompt identity and fold assignment").
 
-    Sorted keys, unescaped Unicode, default separators; contents are taken as they are,
-    and only `role` and `content` count.
+    Sorted keys, unescaped Unicode, default separators; contents are taken as they are, and only `role` and `content`
+    count.
     """
     turns = [
         {"role": m.role, "content": m.content}

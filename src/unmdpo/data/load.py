@@ -39,11 +39,7 @@ class DataRef:
 
 
 def load_comparisons(
-    ref: DataRef | str,
-    *,
-    source: str = AUTO,
-    settings: SourceSettings | None = None,
-    max_bad_rows: int = 0,
+    ref: DataRef | str, *, source: str = AUTO, settings: SourceSettings | None = None, max_bad_rows: int = 0
 ) -> Comparisons:
     """Every comparison of one split, ties apart, bad rows within the allowance skipped."""
     ref = DataRef(ref) if isinstance(ref, str) else ref
@@ -102,11 +98,7 @@ def read_rows(ref: DataRef, bad: BadRows, source: Source | None = None) -> Itera
     if not HUB_NAME.fullmatch(ref.path) or Path(ref.path).suffix in {*READERS, ".gz"}:
         raise UserError(f"{ref.path[:200]}: no such file or folder")
     return hub_rows(
-        ref.path,
-        split=split,
-        revision=ref.revision,
-        config=ref.config or layout.config,
-        data_dir=layout.data_dir,
+        ref.path, split=split, revision=ref.revision, config=ref.config or layout.config, data_dir=layout.data_dir
     )
 
 

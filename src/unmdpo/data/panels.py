@@ -13,14 +13,11 @@ from unmdpo.errors import UserError
 PROMPTS, DOMAINS = ("prompt", "instruction"), ("domain", "dataset")  # the latter of each: AlpacaEval's
 
 
-def sample_panel(
-    domains: Mapping[str, str], size: int, seed: int, exclude: Collection[str] = ()
-) -> list[str]:
+def sample_panel(domains: Mapping[str, str], size: int, seed: int, exclude: Collection[str] = ()) -> list[str]:
     """`size` prompt hashes, stratified by domain, in the order of their hashes.
 
-    `domains` maps prompt hashes to domains. Each domain gets its share by largest remainder, and
-    `random.Random(seed)` samples within domains, taken in sorted order. Prompts in `exclude` (an
-    earlier panel's) are never drawn.
+    `domains` maps prompt hashes to domains. Each domain gets its share by largest remainder, and `random.Random(seed)`
+    samples within domains, taken in sorted order. Prompts in `exclude` (an earlier panel's) are never drawn.
     """
     if size < 1:
         raise UserError(f"a panel needs at least one prompt, not {size}")
@@ -55,8 +52,7 @@ def proportional(counts: Mapping[str, int], size: int) -> dict[str, int]:
 def split_prompts(prompts: Iterable[str], fraction: float, seed: int) -> set[str]:
     """The prompts to hold out for validation where the data names none.
 
-    The held-out share is exact (rounded), and a prompt's place depends on its own hash and the
-    seed only.
+    The held-out share is exact (rounded), and a prompt's place depends on its own hash and the seed only.
     """
     if not 0 < fraction < 1:
         raise UserError(f"a validation fraction lies between 0 and 1, not {fraction}")

@@ -1,7 +1,7 @@
 """A row before anyone knows what it means: named values, their origin, and typed access.
 
-Every accessor raises a `DataError` that names the file, the row and the column, because a bad row
-in a file of 40,000 must be findable.
+Every accessor raises a `DataError` that names the file, the row and the column, because a bad row in a file of 40,000
+must be findable.
 """
 
 import math
@@ -52,8 +52,7 @@ class Row:
                 text.encode("utf-8")
             except UnicodeEncodeError as error:
                 raise self.error(
-                    f"'{column}' has half of a surrogate pair at character {error.start}; "
-                    "re-encode the text as UTF-8"
+                    f"'{column}' has half of a surrogate pair at character {error.start}; re-encode the text as UTF-8"
                 ) from error
         return text
 
@@ -115,9 +114,7 @@ class Row:
         if not prompt:
             raise self.error(f"'{column}' is empty: a prompt needs at least one user turn")
         if prompt[-1].role != "user":
-            raise self.error(
-                f"'{column}' ends in a turn of '{prompt[-1].role}'; the last turn must be the user's"
-            )
+            raise self.error(f"'{column}' ends in a turn of '{prompt[-1].role}'; the last turn must be the user's")
         if not prompt[-1].content.strip():
             raise self.error(f"'{column}' is empty: its last user turn says nothing")
         return prompt

@@ -23,9 +23,8 @@ DIFFERENCES = (("score_chosen", "score_rejected"), ("chosen_reward", "rejected_r
 class StrengthRule(Strict):
     """Strengths 1…`levels`: from a column of strengths, or from margins cut at `thresholds`.
 
-    A margin of at least the j-th threshold reaches level j+1. Without thresholds the margins'
-    quantiles are the thresholds, and a margin must exceed one to pass it, so that a value which
-    many rows share stays in one level.
+    A margin of at least the j-th threshold reaches level j+1. Without thresholds the margins' quantiles are the
+    thresholds, and a margin must exceed one to pass it, so that a value which many rows share stays in one level.
     """
 
     levels: Count = Field(3, description="K, the number of strength levels")
@@ -38,9 +37,7 @@ class StrengthRule(Strict):
     def _thresholds_fit(self) -> Self:
         given = self.thresholds
         if given is not None and len(given) != self.levels - 1:
-            raise ValueError(
-                f"{self.levels} strength levels need {self.levels - 1} thresholds, not {len(given)}"
-            )
+            raise ValueError(f"{self.levels} strength levels need {self.levels - 1} thresholds, not {len(given)}")
         if given is not None and any(a >= b for a, b in pairwise(given)):
             raise ValueError(f"strength thresholds should increase: {list(given)}")
         return self
@@ -88,8 +85,7 @@ class PairRule(Strict):
 def grade_columns(row: Row, rule: StrengthRule) -> tuple[str, ...]:
     """The columns that tell strength: one of strengths, one of margins, or two scores to subtract.
 
-    Presence decides, not value: a row that has the column but no value in it is a bad row, not a row
-    of another kind.
+    Presence decides, not value: a row that has the column but no value in it is a bad row, not a row of another kind.
     """
     if rule.column is not None:
         return (rule.column,)

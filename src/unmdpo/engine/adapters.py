@@ -1,7 +1,7 @@
 """LoRA through PEFT: small trainable matrices beside frozen weights.
 
-The reference policy is the base model, and an adapter starts as a zero change, so update 0 has
-log-ratio zero here too.
+The reference policy is the base model, and an adapter starts as a zero change, so update 0 has log-ratio zero here
+too.
 """
 
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""How fast this machine trains and scores: a real model or a well-known shape with random weights,
-on pairs with HelpSteer3's lengths and random tokens."""
+"""How fast this machine trains and scores: a real model or a well-known shape with random weights, on pairs with
+HelpSteer3's lengths and random tokens."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -28,13 +28,7 @@ from unmdpo.engine.pairs.encode import EncodedPair, EncodedPairs, Tokens
 from unmdpo.engine.pairs.packing import PackedBatch
 from unmdpo.engine.pairs.scorer import PairScorer, compile_layers, score
 from unmdpo.engine.ranks import local_device
-from unmdpo.engine.settings import (
-    AdapterSettings,
-    ComputeSettings,
-    ModelSource,
-    ObjectiveChoice,
-    TrainingSettings,
-)
+from unmdpo.engine.settings import AdapterSettings, ComputeSettings, ModelSource, ObjectiveChoice, TrainingSettings
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.trainer import Trainer
 
@@ -160,10 +154,7 @@ def _line(
     if what == "train":
         checkpointing = model.is_gradient_checkpointing
         expected = estimate(
-            model,
-            _budget(settings, model),
-            checkpointing=checkpointing,
-            offload_optimizer=settings.offload_optimizer,
+            model, _budget(settings, model), checkpointing=checkpointing, offload_optimizer=settings.offload_optimizer
         )
         line |= {"estimated_gib": round(expected.total / GIB, 1), "checkpointing": checkpointing}
     return line

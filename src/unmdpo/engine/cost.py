@@ -1,7 +1,7 @@
 """Arithmetic, memory and well-known shapes: what training needs, before it is spent.
 
-Weights, masters, gradients and moments are counted exactly; activations by what a decoder layer keeps for
-its backward pass. `benchmarks/engine.py` prints the estimate next to the measured peak.
+Weights, masters, gradients and moments are counted exactly; activations by what a decoder layer keeps for its backward
+pass. `benchmarks/engine.py` prints the estimate next to the measured peak.
 """
 
 import os
@@ -21,8 +21,8 @@ from unmdpo.engine.pairs.logprobs import CHUNK
 
 
 def forward_flops(model: PreTrainedModel, lengths: NDArray[np.int32]) -> float:
-    """Of one pass over pairs of these lengths (n, 3): each prompt counted once, the head on response
-    tokens only, attention as far as it sees. Padding and recomputation are not useful."""
+    """Of one pass over pairs of these lengths (n, 3): each prompt counted once, the head on response tokens only,
+    attention as far as it sees. Padding and recomputation are not useful."""
     shape, config = LayerShape.of(model), model.config.get_text_config()
     linear = sum(m.weight.numel() for m in body(model).modules() if isinstance(m, nn.Linear))
     prompt, chosen, rejected = lengths.astype(np.float64).T
@@ -33,8 +33,8 @@ def forward_flops(model: PreTrainedModel, lengths: NDArray[np.int32]) -> float:
 
 
 def training_passes(model: PreTrainedModel, adaptive: bool = False) -> float:
-    """An update in forward passes: forward, gradients of activations, of trained weights, and the pass
-    before them that adaptive objectives need."""
+    """An update in forward passes: forward, gradients of activations, of trained weights, and the pass before them
+    that adaptive objectives need."""
     total = sum(p.numel() for p in model.parameters())
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     return 2 + trained / total + adaptive
@@ -98,12 +98,7 @@ class Memory:
 
 
 def estimate(
-    model: PreTrainedModel,
-    token_budget: int,
-    *,
-    checkpointing: bool,
-    offload_optimizer: bool = False,
-    world: int = 1,
+    model: PreTrainedModel, token_budget: int, *, checkpointing: bool, offload_optimizer: bool = False, world: int = 1
 ) -> Memory:
     compute = torch.finfo(model.dtype).bits // 8
     total = sum(p.numel() for p in model.parameters())
@@ -144,8 +139,8 @@ class LayerShape:
 
     @property
     def kept(self) -> int:
-        """Values a layer keeps for each token: both norms' inputs and outputs, queries, keys, values,
-        attention's result, and gate, up and their product."""
+        """Values a layer keeps for each token: both norms' inputs and outputs, queries, keys, values, attention's
+        result, and gate, up and their product."""
         return 4 * self.width + 2 * self.queries + 2 * self.keys + 3 * self.inner
 
     @property
@@ -165,9 +160,7 @@ def needs_checkpointing(
     model: PreTrainedModel, token_budget: int, *, offload_optimizer: bool = False, world: int = 1
 ) -> bool:
     """Whether keeping all activations would not fit."""
-    plain = estimate(
-        model, token_budget, checkpointing=False, offload_optimizer=offload_optimizer, world=world
-    )
+    plain = estimate(model, token_budget, checkpointing=False, offload_optimizer=offload_optimizer, world=world)
     return plain.total > USABLE * available(model.device)
 
 

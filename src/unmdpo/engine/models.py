@@ -25,8 +25,8 @@ def compute_dtype(device: torch.device) -> torch.dtype:
 
 
 def check_reachable(source: ModelSource) -> None:
-    """Raises, at the price of a small file, what loading the model would raise hours later: a name that is
-    misspelt, terms that were not accepted, a cache that does not hold it."""
+    """Raises, at the price of a small file, what loading the model would raise hours later: a name that is misspelt,
+    terms that were not accepted, a cache that does not hold it."""
     if source.gguf_file is not None:
         return  # converted first of all
     with _loading("configuration", source):
@@ -42,9 +42,7 @@ def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def load_model(
-    source: ModelSource, *, device: torch.device, dtype: torch.dtype | None = None
-) -> PreTrainedModel:
+def load_model(source: ModelSource, *, device: torch.device, dtype: torch.dtype | None = None) -> PreTrainedModel:
     """On the device, with the attention that packs best there; a GGUF file's weights are dequantized."""
     dtype = dtype or compute_dtype(device)
     more = {} if source.gguf_file is None else {"quantization_config": GgufConfig(dequantize=True)}

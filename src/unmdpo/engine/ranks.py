@@ -1,8 +1,8 @@
 """Several processes as one: who does which microbatch, how ranks agree, and how a model is sharded over them.
 
-Every rank knows the whole global batch and its packing, takes every n-th microbatch, and after a sum
-over the ranks knows the same numbers as the others. So statistics of the batch, adaptive objectives
-and scales beside the policy need no code of their own for several ranks.
+Every rank knows the whole global batch and its packing, takes every n-th microbatch, and after a sum over the ranks
+knows the same numbers as the others. So statistics of the batch, adaptive objectives and scales beside the policy need
+no code of their own for several ranks.
 """
 
 import os
@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from unmdpo.engine.models import body
 from unmdpo.errors import UserError
@@ -40,8 +40,8 @@ class Ranks:
         return self.rank == 0
 
     def turns(self, microbatches: Sequence[list[int]]) -> Iterator[tuple[list[int], bool]]:
-        """This rank's microbatches. Ranks that have one less repeat the last, and it counts nothing:
-        sharded models need every rank in every pass."""
+        """This rank's microbatches. Ranks that have one less repeat the last, and it counts nothing: sharded models
+        need every rank in every pass."""
         for start in range(0, len(microbatches), self.world):
             own = start + self.rank
             yield (microbatches[own], True) if own < len(microbatches) else (microbatches[-1], False)
@@ -66,8 +66,8 @@ class Ranks:
 
 
 def join(device: torch.device, minutes: float = 30.0) -> Ranks:
-    """Joins the process group that `torchrun` describes in the environment, if it does. Whoever waits for
-    another rank longer than so many minutes takes it for lost."""
+    """Joins the process group that `torchrun` describes in the environment, if it does. Whoever waits for another rank
+    longer than so many minutes takes it for lost."""
     if "WORLD_SIZE" not in os.environ or dist.is_initialized():
         return Ranks.current()
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
@@ -92,21 +92,17 @@ def local_device() -> torch.device:
     return device
 
 
-def shard(
-    scorer: "PairScorer", *, compute: torch.dtype = torch.bfloat16, offload: bool = False
-) -> "PairScorer":
+def shard(scorer: "PairScorer", *, compute: torch.dtype = torch.bfloat16) -> "PairScorer":
     """Shards parameters, gradients and optimizer state over all ranks, in place.
 
-    The model holds float32 weights, which become the sharded masters; each layer is gathered in
-    `compute` when its turn comes, and gradients are reduced in float32. With `offload` the shards rest
-    in the host's memory. Compile layers before, and make the optimizer after.
+    The model holds float32 weights, which become the sharded masters; each layer is gathered in `compute` when its
+    turn comes, and gradients are reduced in float32. Compile layers before, and make the optimizer after.
     """
     if any(p.requires_grad and p.dtype != torch.float32 for p in scorer.model.parameters()):
         raise UserError("a model is sharded with float32 weights: load it with dtype float32")
     mesh = init_device_mesh(scorer.device.type, (dist.get_world_size(),))
     precision = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32)
-    resting = CPUOffloadPolicy() if offload else OffloadPolicy()
     for layer in body(scorer.model).layers:  # type: ignore[union-attr]
-        fully_shard(layer, mesh=mesh, mp_policy=precision, offload_policy=resting)
-    fully_shard(scorer, mesh=mesh, mp_policy=precision, offload_policy=resting)
+        fully_shard(layer, mesh=mesh, mp_policy=precision)
+    fully_shard(scorer, mesh=mesh, mp_policy=precision)
     return scorer

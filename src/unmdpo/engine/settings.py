@@ -127,12 +127,8 @@ class ComputeSettings(Strict):
     """How work is done; results do not depend on it beyond rounding, so it is part of no cache key."""
 
     ranks: Count = Field(1, description="processes (GPUs) that share one model, sharded")
-    rank_minutes: Positive = Field(
-        30.0, description="a rank that keeps the others waiting longer is taken for lost"
-    )
-    token_budget: Count | None = Field(
-        None, description="tokens in a microbatch; what suits the device if not given"
-    )
+    rank_minutes: Positive = Field(30.0, description="a rank that keeps the others waiting longer is taken for lost")
+    token_budget: Count | None = Field(None, description="tokens in a microbatch; what suits the device if not given")
     activation_checkpointing: bool | None = Field(
         None, description="recompute activations; as memory requires if not given"
     )

@@ -59,9 +59,7 @@ def make_tokenizer(world: World) -> PreTrainedTokenizerFast:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    texts = (
-        text for prompt, answer in islice(world.demonstrations(), 8000) for text in (prompt.text, answer)
-    )
+    texts = (text for prompt, answer in islice(world.demonstrations(), 8000) for text in (prompt.text, answer))
     tokenizer.train_from_iterator(texts, trainer)
     made = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer, pad_token=PAD, eos_token=END, clean_up_tokenization_spaces=False

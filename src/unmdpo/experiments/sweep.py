@@ -1,7 +1,7 @@
 """Experiments that only a known truth allows: turn one knob, over several seeds, and look.
 
-Every point is an ordinary run of the demo's recipe, smaller, in one store: an interrupted sweep goes on,
-and points that two experiments share are made once.
+Every point is an ordinary run of the demo's recipe, smaller, in one store: an interrupted sweep goes on, and points
+that two experiments share are made once.
 """
 
 import hashlib
@@ -73,55 +73,38 @@ class Result:
 
 def recovery(scale: str) -> Measure:
     """Spearman's correlation of a frozen scale with the truth; nan where the truth does not vary."""
-
-    def measure(run: Run) -> float:
-        return _value(check_scale(run, scale).overall)
-
-    return measure
+    return lambda run: _value(check_scale(run, scale).overall)
 
 
 def recovery_beside(policy: str) -> Measure:
-    """The same of a scale that learnt beside a policy."""
+    """The same for a scale that learned beside a policy."""
 
     def measure(run: Run) -> float:
         truth = truth_of(run.recipe)
         assert truth is not None  # every point is a world of the lab
-        prompts, q = _learnt_beside(run, policy)
+        prompts, q = _learned_beside(run, policy)
         return _value(rank_correlation(q, [truth(prompt) for prompt in prompts]))
 
     return measure
 
 
-def _value(found: Estimate | None) -> float:
-    return math.nan if found is None else found.value
+def _value(correlation: Estimate | None) -> float:
+    return math.nan if correlation is None else correlation.value
 
 
 def saturation(policy: str) -> Measure:
     """How far prompts went from q = 1 towards the bounds, 1/2 and 2: mean |log q| / log 2."""
-
-    def measure(run: Run) -> float:
-        _, q = _learnt_beside(run, policy)
-        return float(np.mean(np.abs(np.log2(q))))
-
-    return measure
+    return lambda run: float(np.mean(np.abs(np.log2(_learned_beside(run, policy)[1]))))
 
 
 def spread(scale: str) -> Measure:
     """Standard deviation of log q̂: it is there even where q* is the same for all."""
-
-    def measure(run: Run) -> float:
-        return float(np.std(np.log(run.scale(scale).known()["q"].to_pylist())))
-
-    return measure
+    return lambda run: float(np.std(np.log(run.scale(scale).known()["q"].to_pylist())))
 
 
 def gain(candidate: str, opponent: str) -> Measure:
     """ΔR of one policy over another, by the gold reward."""
-
-    def measure(run: Run) -> float:
-        return run.compare(candidate, opponent, "held-out").reward_difference.value
-
-    return measure
+    return lambda run: run.compare(candidate, opponent, "held-out").reward_difference.value
 
 
 def pilot_cost(run: Run) -> float:
@@ -131,7 +114,7 @@ def pilot_cost(run: Run) -> float:
     return float(pilots / notes["policy[dpo]"]["flops"])
 
 
-def _learnt_beside(run: Run, policy: str) -> tuple[list[Prompt], list[float]]:
+def _learned_beside(run: Run, policy: str) -> tuple[list[Prompt], list[float]]:
     index = PromptIndex.of(COMPARISONS.load(run.artifact("comparisons")))
     return index.prompts, POLICY_SCALE.load(run.artifact(f"policy[{policy}]")).q_.tolist()
 
@@ -162,10 +145,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         {
             "Spearman of q̂ with q*": {"seq": recovery("seq")},
             "standard deviation of log q̂": {"seq": spread("seq")},
-            "ΔR": {
-                "learned scale over q ≡ 1": gain("learned", "constant"),
-                "q ≡ 1 over DPO": gain("constant", "dpo"),
-            },
+            "ΔR": {"learned scale over q ≡ 1": gain("learned", "constant"), "q ≡ 1 over DPO": gain("constant", "dpo")},
         },
         _CONTROLLED,
     ),
@@ -205,9 +185,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             Point("5 folds, 25 updates", overrides=("pilots.updates=25",)),
             Point("5 folds, 12 updates", overrides=("pilots.updates=12",)),
             Point("2 folds, 25 updates", overrides=("pilots.folds=2", "pilots.updates=25")),
-            Point(
-                "5 folds, LoRA rank 8", overrides=("pilots.adapter={rank: 8}", "pilots.learning_rate=1e-3")
-            ),
+            Point("5 folds, LoRA rank 8", overrides=("pilots.adapter={rank: 8}", "pilots.learning_rate=1e-3")),
         ),
         {"Spearman of q̂ with q*": {"seq": recovery("seq")}, "cost, DPO runs": {"seq": pilot_cost}},
         (_SCALES, _DPO),

@@ -1,7 +1,7 @@
 """UNM-AO, UNM-WR and ULNM-WR inside TRL's DPOTrainer: two columns, and the loss that reads them.
 
-dataset = add_margin_and_scale(dataset, run.scale("ln"))
-trainer = UNMTrainer(model, objective="ulnm-wr", args=DPOConfig(beta=0.05), train_dataset=dataset)
+dataset = add_margin_and_scale(dataset, run.scale("ln")) trainer = UNMTrainer(model, objective="ulnm-wr",
+args=DPOConfig(beta=0.05), train_dataset=dataset)
 """
 
 from collections.abc import Mapping
@@ -55,8 +55,8 @@ def add_margin_and_scale(
 ) -> "Dataset":
     """The dataset without ties, with `margin` τ·k and `scale` q of every row.
 
-    Strengths are read as everywhere in this package: from a column `strength`, or `margin`, or from two
-    scores. `scale` is a fitted one, which knows its own prompts and predicts others, or q by prompt hash.
+    Strengths are read as everywhere in this package: from a column `strength`, or `margin`, or from two scores.
+    `scale` is a fitted one, which knows its own prompts and predicts others, or q by prompt hash.
     """
     rows = _comparisons(dataset, strength or StrengthRule())
     kept = [place for place, row in enumerate(rows) if row.strength > 0]
@@ -89,8 +89,8 @@ def _scale_of(rows: list[Comparison], scale: "FittedScale | Mapping[str, float]"
 
 
 class UNMTrainer(DPOTrainer):  # type: ignore[misc]  # TRL has no types
-    """TRL's DPOTrainer with another loss. `args.beta` is β₀; for ULNM-WR it is multiplied by the median
-    response length of the training data ("Length-normalized configurations")."""
+    """TRL's DPOTrainer with another loss. `args.beta` is β₀; for ULNM-WR it is multiplied by the median response
+    length of the training data ("Length-normalized configurations")."""
 
     data_collator: Any
     _signature_columns: Any
@@ -112,8 +112,7 @@ class UNMTrainer(DPOTrainer):  # type: ignore[misc]  # TRL has no types
 
     def _length_calibrated(self) -> float:
         chosen, rejected = (
-            torch.tensor([len(ids) for ids in self.train_dataset[f"{side}_ids"]])
-            for side in ("chosen", "rejected")
+            torch.tensor([len(ids) for ids in self.train_dataset[f"{side}_ids"]]) for side in ("chosen", "rejected")
         )
         return beta_ln_from_lengths(chosen, rejected, float(self.beta))
 

@@ -42,9 +42,7 @@ def preference(compared: Compared) -> dict[str, Any] | None:
     """TRL's columns, with a strength; a tie has no better response."""
     if compared.label == 0:
         return None
-    better, worse = (
-        (compared.second, compared.first) if compared.label > 0 else (compared.first, compared.second)
-    )
+    better, worse = (compared.second, compared.first) if compared.label > 0 else (compared.first, compared.second)
     return {
         "prompt": compared.prompt.text,
         "chosen": better,

@@ -1,7 +1,7 @@
 """Short instructions in readable English, with one right answer each.
 
-Words are few, so that a very small model can learn to answer, and every answer is a list of words, so
-that it can be partly right.
+Words are few, so that a very small model can learn to answer, and every answer is a list of words, so that it can be
+partly right.
 """
 
 import random
@@ -54,9 +54,7 @@ def _plurals(rng: random.Random) -> Task:
 
 def _opposites(rng: random.Random) -> Task:
     words = _some(rng, [*OPPOSITES])
-    return Task(
-        "opposites", f"write the opposite of {' '.join(words)}", tuple(OPPOSITES[word] for word in words)
-    )
+    return Task("opposites", f"write the opposite of {' '.join(words)}", tuple(OPPOSITES[word] for word in words))
 
 
 TASKS: dict[str, Callable[[random.Random], Task]] = {

@@ -2,9 +2,9 @@
 
     r*(y, x) = 3 · (share of the answer that is right) − 3 · (share of words that are wrong or idle)
 
-Annotators see U = r*(x) − r*(x') + q*(y)·η with logistic η, say which response is better by the sign of
-U and how much by its size (the paper's heteroskedastic random-utility model). q* depends on what a
-prompt says: its domain, and whether its wording is vague.
+Annotators see U = r*(x) − r*(x') + q*(y)·η with logistic η, say which response is better by the sign of U and how much
+by its size (the paper's heteroskedastic random-utility model). q* depends on what a prompt says: its domain, and
+whether its wording is vague.
 """
 
 import math

@@ -1,7 +1,6 @@
 """β-DPO: β follows the batch's mean log-ratio, and outlying pairs are dropped by chance.
 
-("Batch-adaptive coefficients".) Statistics are float64 and on the CPU, so that every rank draws the
-same subset.
+("Batch-adaptive coefficients".) Statistics are float64 and on the CPU, so that every rank draws the same subset.
 """
 
 from typing import NamedTuple

@@ -1,7 +1,7 @@
 """γ-PO applied to DPO: each pair's margin is found by mirror descent over the batch and a queue.
 
-("Batch-adaptive coefficients".) The margin used is the deviation from the base margin, taken from
-before the last probability update, as the frozen implementation of the paper does.
+("Batch-adaptive coefficients".) The margin used is the deviation from the base margin, taken from before the last
+probability update, as the frozen implementation of the paper does.
 """
 
 import random

@@ -81,9 +81,9 @@ def spo(pairs: PairLogps, *, alpha: float) -> Tensor:
 def ada_dpo(pairs: PairLogps, *, beta: float, rho: float, low: float, high: float) -> Tensor:
     """Adaptive Preference Scaling: min over s ∈ [low, high] of s·ζ(−r/s) + (ρ − log 2)·s, r = β₀A.
 
-    Its derivative in s is H(σ(r/s)) − (log 2 − ρ), H the binary entropy, so the minimiser is
-    |r|/u* with the one u* > 0 where H(σ(u*)) = log 2 − ρ: exact, no inner iterations. By the envelope
-    theorem its dependence on r contributes no gradient.
+    Its derivative in s is H(σ(r/s)) − (log 2 − ρ), H the binary entropy, so the minimiser is |r|/u* with the one u* >
+    0 where H(σ(u*)) = log 2 − ρ: exact, no inner iterations. By the envelope theorem its dependence on r contributes
+    no gradient.
     """
     r = beta * pairs.log_ratio
     s = (r.detach().abs() / _entropy_root(rho)).clamp(low, high)

@@ -1,7 +1,7 @@
 """LogNormal MixDPO: β is a random variable whose two parameters are learned beside the policy.
 
-("Batch-adaptive coefficients".) The policy uses the draws made before this batch's update of the
-parameters, detached from them.
+("Batch-adaptive coefficients".) The policy uses the draws made before this batch's update of the parameters, detached
+from them.
 """
 
 import math
@@ -35,9 +35,7 @@ def init(seed: int, *, mean: float, spread: float, **_: float) -> MixState:
     """μ = log(0.1), softplus(ρ) = 0.6 by default."""
     parameters = torch.tensor([math.log(mean), math.log(math.expm1(spread))], dtype=torch.float64)
     zeros = torch.zeros_like(parameters)
-    return MixState(
-        parameters, zeros, zeros, torch.tensor(0), new_generator(seed + TRAIN_SEED), torch.tensor(seed)
-    )
+    return MixState(parameters, zeros, zeros, torch.tensor(0), new_generator(seed + TRAIN_SEED), torch.tensor(seed))
 
 
 def adapt(

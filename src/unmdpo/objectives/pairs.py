@@ -72,8 +72,8 @@ def wide(values: Tensor) -> Tensor:
 def beta_ln_from_lengths(chosen_tokens: Tensor, rejected_tokens: Tensor, beta: float = 0.05) -> float:
     """β_LN = β₀ · median over pairs of their mean response length ("Length-normalized configurations").
 
-    With it, sequence-level and length-normalized gaps agree where both responses have the median
-    length. Count valid, nonempty training pairs only.
+    With it, sequence-level and length-normalized gaps agree where both responses have the median length. Count valid,
+    nonempty training pairs only.
     """
     mean_lengths = (chosen_tokens.double() + rejected_tokens.double()) / 2
     if not mean_lengths.numel():

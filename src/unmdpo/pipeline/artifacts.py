@@ -154,13 +154,9 @@ class ScaleTable(NamedTuple):
 
 
 def _one_tensor(name: str, tensor: str) -> ArtifactFile[Tensor]:
-    def write(path: Path, value: Tensor) -> None:
-        save_file({tensor: value}, path)
-
-    def read(path: Path) -> Tensor:
-        return load_file(path)[tensor]
-
-    return ArtifactFile(name, write, read)
+    return ArtifactFile(
+        name, lambda path, value: save_file({tensor: value}, path), lambda path: load_file(path)[tensor]
+    )
 
 
 def _tensors(name: str, kind: Callable[..., T]) -> ArtifactFile[T]:
@@ -169,42 +165,23 @@ def _tensors(name: str, kind: Callable[..., T]) -> ArtifactFile[T]:
     def write(path: Path, value: Any) -> None:
         save_file(value._asdict(), path)
 
-    def read(path: Path) -> T:
-        return kind(**load_file(path))
-
-    return ArtifactFile(name, write, read)
+    return ArtifactFile(name, write, lambda path: kind(**load_file(path)))
 
 
 def _read_json(path: Path) -> Any:
     return json.loads(path.read_text("utf-8"))
 
 
-def _write_scales(path: Path, table: ScaleTable) -> None:
-    pq.write_table(pa.table(table._asdict()), path)
-
-
-def _read_scales(path: Path) -> ScaleTable:
-    return ScaleTable(**pq.read_table(path).to_pydict())
-
-
-def _made_elsewhere(path: Path, value: object) -> None:
+def _written_by_the_engine(path: Path, value: object) -> None:
     raise TypeError(f"{path.name} is written by the engine")
-
-
-def _itself(path: Path) -> Path:
-    return path
 
 
 def _write_estimator(path: Path, estimator: ScaleEstimator) -> None:
     save_scale(estimator, path)
 
 
-COMPARISONS: ArtifactFile[list[Comparison]] = ArtifactFile(
-    "train.parquet", _write_comparisons, _read_comparisons
-)
-VALIDATION: ArtifactFile[list[Comparison]] = ArtifactFile(
-    "validation.parquet", _write_comparisons, _read_comparisons
-)
+COMPARISONS: ArtifactFile[list[Comparison]] = ArtifactFile("train.parquet", _write_comparisons, _read_comparisons)
+VALIDATION: ArtifactFile[list[Comparison]] = ArtifactFile("validation.parquet", _write_comparisons, _read_comparisons)
 PANEL = ArtifactFile("panel.json", lambda path, panel: panel.write(path), Panel.read)
 PAIRS = ArtifactFile("pairs.safetensors", lambda path, pairs: pairs.save(path), EncodedPairs.load)
 REFERENCE = _one_tensor("reference.safetensors", "logps")  # (n, 2)
@@ -212,11 +189,15 @@ EMBEDDINGS = _one_tensor("embeddings.safetensors", "embeddings")  # (u, d)
 PROMPTS: ArtifactFile[list[str]] = ArtifactFile("prompts.json", write_json, _read_json)  # their hashes
 HELD_OUT = _tensors("held-out.safetensors", HeldOut)
 EVIDENCE = _tensors("oof.safetensors", Evidence)
-SCALES = ArtifactFile("q.parquet", _write_scales, _read_scales)
+SCALES = ArtifactFile(
+    "q.parquet",
+    lambda path, table: pq.write_table(pa.table(table._asdict()), path),
+    lambda path: ScaleTable(**pq.read_table(path).to_pydict()),
+)
 ESTIMATOR: ArtifactFile[ScaleEstimator] = ArtifactFile("", _write_estimator, load_scale)  # the whole folder
 POLICY_SCALE: ArtifactFile[ScaleEstimator] = ArtifactFile("scale", _write_estimator, load_scale)
-MODEL: ArtifactFile[Path] = ArtifactFile("model", _made_elsewhere, _itself)  # a folder for `from_pretrained`
-METRICS: ArtifactFile[list[Line]] = ArtifactFile(METRICS_FILE, _made_elsewhere, read_lines)
+MODEL: ArtifactFile[Path] = ArtifactFile("model", _written_by_the_engine, Path)  # a folder for `from_pretrained`
+METRICS: ArtifactFile[list[Line]] = ArtifactFile(METRICS_FILE, _written_by_the_engine, read_lines)
 GENERATIONS: ArtifactFile[list[Line]] = ArtifactFile("generations.jsonl", write_lines, read_lines)
 SCORES: ArtifactFile[list[Line]] = ArtifactFile("scores.jsonl", write_lines, read_lines)
 SUMMARY: ArtifactFile[dict[str, Any]] = ArtifactFile("summary.json", write_json, _read_json)

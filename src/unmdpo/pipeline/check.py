@@ -17,8 +17,8 @@ JUDGE = "evaluation.judge."
 
 
 def check_outside(run: Run, wanted: Sequence[str]) -> None:
-    """Raises for folders, files, models and judges that a recipe names and that are missing. A judge is not
-    asked for while nothing is judged: it may still be in the making while policies are trained."""
+    """Raises for folders, files, models and judges that a recipe names and that are missing. A judge is not asked for
+    while nothing is judged: it may still be in the making while policies are trained."""
     judging = any(run.stages[name].kind is JUDGEMENT_STAGE for name in wanted)
     for key, path in missing_places(run.recipe).items():
         if judging or not key.startswith(JUDGE):

@@ -1,7 +1,7 @@
 """What one stage takes: tokens, FLOPs, memory and time, estimated before they are spent.
 
-Times follow from useful FLOP/s measured by `benchmarks.engine` on one H200; an A100 is taken to reach the
-same share of its peak.
+Times follow from useful FLOP/s measured by `benchmarks.engine` on one H200; an A100 is taken to reach the same share
+of its peak.
 """
 
 from dataclasses import dataclass, field
@@ -14,13 +14,7 @@ from numpy.typing import NDArray
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from unmdpo.engine.cost import SHAPES, USABLE, estimate, forward_flops
-from unmdpo.engine.settings import (
-    AdapterSettings,
-    ComputeSettings,
-    ModelSource,
-    ObjectiveChoice,
-    TrainingSettings,
-)
+from unmdpo.engine.settings import AdapterSettings, ComputeSettings, ModelSource, ObjectiveChoice, TrainingSettings
 from unmdpo.errors import UserError
 
 H200_USEFUL = 446e12  # FLOP/s in training of the 1B model, docs/performance.md
@@ -58,8 +52,8 @@ class Cost:
 
 @dataclass(frozen=True)
 class Estimates:
-    """What stages need to know to estimate their cost on devices of so much memory, `ranks` of which share
-    a model that is trained."""
+    """What stages need to know to estimate their cost on devices of so much memory, `ranks` of which share a model
+    that is trained."""
 
     lengths: NDArray[np.int32]  # (n, 3) of the valid training pairs
     prompts: int  # distinct ones among them
@@ -108,9 +102,7 @@ class Estimates:
             self._passes[id(shape)] = forward_flops(shape, self.lengths)
         return self._passes[id(shape)]
 
-    def _training_memory(
-        self, shape: PreTrainedModel, checkpointing: bool, adapter: AdapterSettings | None
-    ) -> float:
+    def _training_memory(self, shape: PreTrainedModel, checkpointing: bool, adapter: AdapterSettings | None) -> float:
         """With an adapter nearly nothing is trained; without one, everything is."""
         for parameter in shape.parameters():
             parameter.requires_grad_(adapter is None)

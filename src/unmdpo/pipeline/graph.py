@@ -19,9 +19,7 @@ class Graph:
     borrowed: Mapping[str, Stage[Any]] = field(default_factory=dict)  # scales of other runs, by name
     stages: dict[str, Stage[Any]] = field(default_factory=dict)  # by name, inputs first
 
-    def stage(
-        self, kind: Kind[S], settings: S, inputs: Mapping[str, Stage[Any]], name: str | None = None
-    ) -> Stage[S]:
+    def stage(self, kind: Kind[S], settings: S, inputs: Mapping[str, Stage[Any]], name: str | None = None) -> Stage[S]:
         """This stage; the one that exists if its name is taken."""
         made = Stage(kind, name or kind.name, settings, inputs)
         existing: Stage[S] = self.stages.setdefault(made.name, made)

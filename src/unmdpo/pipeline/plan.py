@@ -1,7 +1,7 @@
 """What a run will cost, before it is spent: tokens, FLOPs, memory and time of every stage.
 
-Lengths are exact once the data is encoded; before that they are drawn from HelpSteer3's distribution, and
-the plan says so.
+Lengths are exact once the data is encoded; before that they are drawn from HelpSteer3's distribution, and the plan
+says so.
 """
 
 from dataclasses import dataclass

@@ -80,7 +80,7 @@ class Run:
         model = None
         if features is not None:
             inputs = self.inputs_of(features)
-            model = features.settings.model.source
+            model = features.settings.model
             if CONVERTED in inputs:
                 model = model.located(str(MODEL.load(inputs[CONVERTED])))
         return FittedScale(name, artifact, self.artifact(COMPARISONS_STAGE.name), model)
@@ -111,8 +111,7 @@ class Run:
         """Any two policies directly, on the same prompts and resamples as the summary's."""
         prompts = self.panel(panel)
         ours, theirs = (
-            judged(self.artifact(JUDGEMENT_STAGE.called(policy, panel)), prompts)
-            for policy in (candidate, opponent)
+            judged(self.artifact(JUDGEMENT_STAGE.called(policy, panel)), prompts) for policy in (candidate, opponent)
         )
         return compare(ours, theirs, Resamples.draw(len(prompts), self.recipe.seed))
 
@@ -131,9 +130,7 @@ class Run:
         names = [
             name
             for name, stage in self.stages.items()
-            if name == pattern
-            or stage.kind.name == pattern
-            or fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))
+            if name == pattern or stage.kind.name == pattern or fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))
         ]
         if not names:
             raise UserError(f"this recipe has no stage '{pattern}'; {did_you_mean(pattern, self.stages)}")
@@ -191,9 +188,7 @@ class _Borrowed(Stage[_Place]):
 def _borrowed(store: Store, run: str, scale: str, planning: bool) -> Stage[_Place]:
     """A fitted scale of another run, as a stage that is already done."""
     names = re.compile(rf"{re.escape(run)}(-[0-9a-f]{{12}})?")
-    folders = [
-        path.parent for path in (store.root / "runs").glob(f"*/{RECORD}") if names.fullmatch(path.parent.name)
-    ]
+    folders = [path.parent for path in (store.root / "runs").glob(f"*/{RECORD}") if names.fullmatch(path.parent.name)]
     places = dict[str, str]()
     for folder in sorted(folders):
         stages = json.loads((folder / RECORD).read_text("utf-8"))["stages"]
@@ -205,9 +200,7 @@ def _borrowed(store: Store, run: str, scale: str, planning: bool) -> Stage[_Plac
     if not places:
         raise UserError(f"no finished run '{run}' in this store has a scale '{scale}'; run it first")
     if len(places) > 1:
-        raise UserError(
-            f"several runs '{run}' have a scale '{scale}'; name one: {', '.join(places.values())}"
-        )
+        raise UserError(f"several runs '{run}' have a scale '{scale}'; name one: {', '.join(places.values())}")
     (place,) = places
     kind = Kind(SCALE_STAGE.name, _elsewhere, version=0)
     return _Borrowed(kind, f"{run}/{SCALE_STAGE.called(scale)}", _Place(place=place))

@@ -36,15 +36,10 @@ class PinnedModel(ModelSource):
 
     files: dict[str, str] | None = None
 
-    @property
-    def source(self) -> ModelSource:
-        return ModelSource(**{name: value for name, value in self if name != "files"})
-
 
 @dataclass(frozen=True)
 class Kind(Generic[S]):
-    """All that is known about one sort of stage. The version changes when the same settings would give
-    another result."""
+    """All that is known about one sort of stage; a new version where the same settings give another result."""
 
     name: str
     work: Callable[["Job[S]"], Notes]
@@ -108,8 +103,8 @@ class Job(Generic[S]):
     def source(self, model: PinnedModel) -> ModelSource:
         """Where to load a model from: its converted copy if there is one among the inputs."""
         if CONVERTED in self.inputs:
-            return model.source.located(str(self.load(MODEL, CONVERTED)))
-        return model.source
+            return model.located(str(self.load(MODEL, CONVERTED)))
+        return model
 
     def do(self) -> Notes:
         """The work, with the kernels that the recipe allows."""

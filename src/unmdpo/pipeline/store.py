@@ -161,15 +161,11 @@ class Store:
         """Forgets a finished artifact and whatever is unfinished of it."""
         kind, _, key = place.rpartition("/")
         with self._lock(key):
-            (self.root / "artifacts" / place / MANIFEST).unlink(
-                missing_ok=True
-            )  # first: it is no longer finished
+            (self.root / "artifacts" / place / MANIFEST).unlink(missing_ok=True)  # first: it is no longer finished
             shutil.rmtree(self.root / "artifacts" / kind / key, ignore_errors=True)
             shutil.rmtree(self.root / "work" / key, ignore_errors=True)
 
-    def make(
-        self, place: str, describe: Mapping[str, Any], work: Callable[[Path], Mapping[str, Any]]
-    ) -> Artifact:
+    def make(self, place: str, describe: Mapping[str, Any], work: Callable[[Path], Mapping[str, Any]]) -> Artifact:
         """The artifact of this place: as it is, or made now by `work` in a folder of its own.
 
         Of several processes that want it, one works and the others wait for it.

@@ -35,9 +35,7 @@ def verify(run: Run) -> Iterator[Finding]:
         yield Finding(name, "files", f"{artifact.path}: changed: {', '.join(damaged)}" if damaged else "")
         if not artifact.intact:
             continue
-        yield Finding(
-            name, "settings", "" if artifact.manifest["key"] == stage.key else "made by another stage"
-        )
+        yield Finding(name, "settings", "" if artifact.manifest["key"] == stage.key else "made by another stage")
         for given, needed in stage.inputs.items():
             seen = artifact.manifest["inputs"][given]["digest"]
             current = run.find(needed)
@@ -61,9 +59,7 @@ def _recomputed(run: Run) -> Iterator[Finding]:
             texts = _texts(run, policy, panel_name)
             lengths = [len(text) for text in texts] == [row["characters"] for row in rows]
             what = f"{policy} on {panel_name}"
-            yield Finding(
-                "summary", f"{what}: prompt order", "" if ordered else "another order than the panel's"
-            )
+            yield Finding("summary", f"{what}: prompt order", "" if ordered else "another order than the panel's")
             yield Finding("summary", f"{what}: lengths", "" if lengths else "not those of the responses")
             mean = float(np.mean([row["score"] for row in rows]))
             close = np.isclose(mean, reported["mean_score"][policy], rtol=1e-9, atol=1e-9)
@@ -91,19 +87,13 @@ def _outcomes(
         if outcome["reward_difference"]["value"] > 0 and outcome["length_ratio"]["value"] <= LONGEST
     }
     best = max(eligible, key=lambda policy: eligible[policy], default=None)
-    yield Finding(
-        "summary", f"selection on {name}", "" if best == reported["selected"] else f"should be {best}"
-    )
+    yield Finding("summary", f"selection on {name}", "" if best == reported["selected"] else f"should be {best}")
 
 
 def _checked(what: str, ours: list[Line], theirs: list[Line], outcome: Any, seed: int) -> Finding:
     drawn = np.random.default_rng(seed).integers(0, len(ours), size=(RESAMPLES, len(ours)))
     expected = _statistics(ours, theirs, drawn)
-    wrong = [
-        name
-        for name in expected
-        if not np.allclose(expected[name], _flat(outcome[name]), rtol=1e-9, atol=1e-9)
-    ]
+    wrong = [name for name in expected if not np.allclose(expected[name], _flat(outcome[name]), rtol=1e-9, atol=1e-9)]
     return Finding("summary", what, f"reported otherwise: {', '.join(wrong)}" if wrong else "")
 
 
@@ -119,9 +109,7 @@ def _flat(reported: Any) -> list[float]:
     return [reported[name] for name in ("value", "low", "high")] if isinstance(reported, dict) else [reported]
 
 
-def _statistics(
-    candidate: list[Line], baseline: list[Line], drawn: np.ndarray[Any, Any]
-) -> dict[str, list[float]]:
+def _statistics(candidate: list[Line], baseline: list[Line], drawn: np.ndarray[Any, Any]) -> dict[str, list[float]]:
     """Each resample's own rows are looked up and averaged: the summary counts how often each was drawn."""
     differences = np.array([a["score"] - b["score"] for a, b in zip(candidate, baseline, strict=True)])
     points = np.array([100.0 if d > TIE else 50.0 if d >= -TIE else 0.0 for d in differences])

@@ -20,8 +20,8 @@ PACKAGED = resources.files("unmdpo.recipe") / "packaged"
 
 
 def packaged() -> dict[str, str]:
-    """Name → text of every recipe that comes with the package. Names that begin with an underscore are
-    there to be extended."""
+    """Name → text of every recipe that comes with the package. Names that begin with an underscore are there to be
+    extended."""
     files = (file for file in PACKAGED.iterdir() if file.name.endswith(".yaml"))
     ordered = sorted(files, key=lambda file: file.name)
     return {file.name.removesuffix(".yaml"): file.read_text("utf-8") for file in ordered}
@@ -139,8 +139,8 @@ def _place(key: Key, document: Document, overridden: dict[Key, str], own: bool) 
 
 
 def schema() -> str:
-    """The recipe's JSON schema, for editors. A recipe may extend another, so no key must be there, and null
-    takes a name away."""
+    """The recipe's JSON schema, for editors. A recipe may extend another, so no key must be there, and null takes a
+    name away."""
     described = Recipe.model_json_schema()
     described["properties"]["extends"] = {
         "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}],

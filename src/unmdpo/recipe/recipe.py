@@ -61,9 +61,7 @@ class Recipe(Strict):
         pilots = self.pilots.objective
         among(OBJECTIVES, pilots, ("pilots", "objective"), f"unknown objective '{pilots}'")
         if OBJECTIVES[pilots].scale:
-            raise error_at(
-                ("pilots", "objective"), "pilots come before any scale: choose one without a scale"
-            )
+            raise error_at(("pilots", "objective"), "pilots come before any scale: choose one without a scale")
         for name, scale in self.scales.items():
             scale.check(("scales", name))
         for name, policy in self.policies.items():
@@ -102,9 +100,7 @@ class Recipe(Strict):
         self._check_panels(self.evaluation)
         return self
 
-    def _check_published(
-        self, evaluation: EvaluationRecipe, panel: str, numbers: dict[str, PublishedRecipe]
-    ) -> None:
+    def _check_published(self, evaluation: EvaluationRecipe, panel: str, numbers: dict[str, PublishedRecipe]) -> None:
         key, opponents = ("evaluation", "published", panel), evaluation.all_opponents
         among(evaluation.panels, panel, key, f"no panel is called '{panel}'")
         for policy, said in numbers.items():
@@ -122,14 +118,13 @@ class Recipe(Strict):
         if wanted > official.validation_rows:
             raise error_at(
                 ("evaluation", "panels"),
-                f"panels ask for {wanted} prompts; "
-                f"the validation split has at most {official.validation_rows}",
+                f"panels ask for {wanted} prompts; the validation split has at most {official.validation_rows}",
             )
 
 
 def as_yaml(value: Any) -> str:
-    """YAML that reads back as the same value. Letters stay as they are, unless one of Unicode's own line
-    breaks is among them, which PyYAML writes but does not read."""
+    """YAML that reads back as the same value. Letters stay as they are, unless one of Unicode's own line breaks is
+    among them, which PyYAML writes but does not read."""
     text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100)
     if set(text) & {"\x85", "\u2028", "\u2029"}:
         text = yaml.safe_dump(value, sort_keys=False, allow_unicode=False, width=100)

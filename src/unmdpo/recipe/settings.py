@@ -1,7 +1,7 @@
 """The parts of a recipe that nobody else owns: data, pilots, scales, policies, evaluation.
 
-Settings of the engine, of objectives, estimators, judges and strengths stand beside their code; here they
-are only put together.
+Settings of the engine, of objectives, estimators, judges and strengths stand beside their code; here they are only put
+together.
 """
 
 from typing import Annotated, Any, Self
@@ -17,18 +17,7 @@ from unmdpo.data.strength import PairRule, StrengthRule
 from unmdpo.engine.settings import DefaultBudget, ModelSource, ObjectiveChoice, TrainingOverrides
 from unmdpo.errors import UserError
 from unmdpo.placement import Placement
-from unmdpo.settings import (
-    SEED,
-    Count,
-    Name,
-    Nonnegative,
-    Positive,
-    Strict,
-    Triple,
-    among,
-    error_at,
-    names_only,
-)
+from unmdpo.settings import SEED, Count, Name, Nonnegative, Positive, Strict, Triple, among, error_at, names_only
 
 
 def _names_of(table: dict[str, Any]) -> Any:
@@ -102,9 +91,7 @@ class ScaleRecipe(Strict):
     """How a scale is learned; `settings` are the estimator's own, of which three have a key here."""
 
     estimator: EstimatorName
-    fit: Placement | None = Field(
-        None, description="placement of the margin; the estimator's own if not given"
-    )
+    fit: Placement | None = Field(None, description="placement of the margin; the estimator's own if not given")
     unit: Annotated[str, Field(json_schema_extra={"enum": ["prompt", "pair"]})] = "prompt"
     length_normalized: bool = Field(False, description="fit to log-ratios per token")
     domains: bool = Field(True, description="whether the head has a learned term for each domain")

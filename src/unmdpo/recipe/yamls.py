@@ -1,7 +1,7 @@
 """Strict YAML 1.2: line numbers for every key, no duplicates, no surprises, bounded size.
 
-PyYAML's safe loader alone follows YAML 1.1: it reads `1e-6` as text, `no` as false and `1:30` as
-ninety, keeps the last of two equal keys without a word, and forgets where a key stood.
+PyYAML's safe loader alone follows YAML 1.1: it reads `1e-6` as text, `no` as false and `1:30` as ninety, keeps the
+last of two equal keys without a word, and forgets where a key stood.
 """
 
 import re

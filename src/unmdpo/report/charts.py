@@ -70,10 +70,7 @@ def _frame(across: Axis, up: Axis, x_label: str, y_label: str) -> list[str]:
         body += [_line(x, up.start, x, up.end, "grid"), _text(x, up.start + 15, number(value))]
     for value in up.ticks():
         y = up.at(value)
-        body += [
-            _line(across.start, y, across.end, y, "grid"),
-            _text(LEFT - 6, y + 3.5, number(value), "end"),
-        ]
+        body += [_line(across.start, y, across.end, y, "grid"), _text(LEFT - 6, y + 3.5, number(value), "end")]
     body.append(_text((across.start + across.end) / 2, up.start + 29, x_label, kind="name"))
     middle = (up.start + up.end) / 2
     turned = f'<g transform="rotate(-90 12 {middle:.1f})">{_text(12, middle, y_label, kind="name")}</g>'
@@ -81,11 +78,7 @@ def _frame(across: Axis, up: Axis, x_label: str, y_label: str) -> list[str]:
 
 
 def lines(
-    series: dict[str, list[tuple[float, float]]],
-    title: str,
-    x_label: str,
-    y_label: str,
-    colours: Sequence[str],
+    series: dict[str, list[tuple[float, float]]], title: str, x_label: str, y_label: str, colours: Sequence[str]
 ) -> str:
     """One line for each name, coloured by its place among `colours`, as the page's legend is."""
     points = [point for line in series.values() for point in line if math.isfinite(point[1])]
@@ -97,15 +90,11 @@ def lines(
     for name, line in series.items():
         place = colours.index(name)
         path = " ".join(f"{across.at(x):.1f},{up.at(y):.1f}" for x, y in line if math.isfinite(y))
-        body.append(
-            f'<polyline class="line c{place % 12}" points="{path}"><title>{escape(name)}</title></polyline>'
-        )
+        body.append(f'<polyline class="line c{place % 12}" points="{path}"><title>{escape(name)}</title></polyline>')
     return _svg(body, title)
 
 
-def bands(
-    series: dict[str, list[tuple[float, float, float, float]]], title: str, x_label: str, y_label: str
-) -> str:
+def bands(series: dict[str, list[tuple[float, float, float, float]]], title: str, x_label: str, y_label: str) -> str:
     """Lines through (x, value, low, high) with a whisker at each point, and a legend inside."""
     points = [point for line in series.values() for point in line]
     across = spread([point[0] for point in points], LEFT, WIDTH - RIGHT)
@@ -202,9 +191,7 @@ def forest(rows: Sequence[Interval], title: str, x_label: str, neutral: float) -
         if row.beside is not None:
             value, low, high = row.beside
             body += [_line(across.at(low), y + 6, across.at(high), y + 6, "whisker published")]
-            body.append(
-                f'<circle class="point published" cx="{across.at(value):.1f}" cy="{y + 6:.1f}" r="3"/>'
-            )
+            body.append(f'<circle class="point published" cx="{across.at(value):.1f}" cy="{y + 6:.1f}" r="3"/>')
         body.append(_line(across.at(row.low), y, across.at(row.high), y, "whisker"))
         label = f"{row.name}: {number(row.value)} [{number(row.low)}, {number(row.high)}]"
         body.append(

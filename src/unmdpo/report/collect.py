@@ -1,6 +1,6 @@
 """What a report says, gathered from a run's artifacts: plain values, nothing drawn yet."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,7 +83,7 @@ def collect(run: Run, truth: Truth | None = None) -> Facts:
             if f"scale[{name}]" in finished and recipe.unit == "prompt"
         ],
         costs=[_cost(name, artifact.manifest) for name, artifact in finished.items()],
-        panels=[panel for name in _panels(run) if (panel := _panel(run, name)) is not None],
+        panels=list(_panels(run)),
     )
 
 
@@ -128,8 +128,7 @@ def _means(of_row: np.ndarray, values: np.ndarray, count: int) -> list[float]:
     good = np.isfinite(values)
     with np.errstate(invalid="ignore"):
         means: list[float] = (
-            np.bincount(of_row[good], values[good], minlength=count)
-            / np.bincount(of_row[good], minlength=count)
+            np.bincount(of_row[good], values[good], minlength=count) / np.bincount(of_row[good], minlength=count)
         ).tolist()
     return means
 
@@ -146,26 +145,19 @@ def _cost(name: str, manifest: dict[str, Any]) -> Cost:
     )
 
 
-def _panels(run: Run) -> list[str]:
-    return [] if run.recipe.evaluation is None else run.recipe.evaluation.answered
-
-
-def _panel(run: Run, name: str) -> PanelFacts | None:
-    """A panel with its judged answers, if there are any yet."""
-    if not any(f"judgement[{policy},{name}]" in run.finished for policy in (*run.recipe.policies, INITIAL)):
-        return None
-    panel = run.panel(name)
-    policies = [
-        policy for policy in (*run.recipe.policies, INITIAL) if f"judgement[{policy},{name}]" in run.finished
-    ]
-    answers = {
-        policy: [
-            {"text": row["text"], "score": row["score"], "finished": row["finished"]}
-            for row in run.generations(policy, name)
-        ]
-        for policy in policies
-    }
-    return PanelFacts(name, [as_text(prompt) for prompt in panel.prompts], panel.domains, answers)
+def _panels(run: Run) -> Iterator[PanelFacts]:
+    """The panels that have judged answers."""
+    for name in [] if run.recipe.evaluation is None else run.recipe.evaluation.answered:
+        policies = [p for p in (*run.recipe.policies, INITIAL) if f"judgement[{p},{name}]" in run.finished]
+        if policies:
+            panel = run.panel(name)
+            answers = {
+                policy: [
+                    {key: row[key] for key in ("text", "score", "finished")} for row in run.generations(policy, name)
+                ]
+                for policy in policies
+            }
+            yield PanelFacts(name, [as_text(prompt) for prompt in panel.prompts], panel.domains, answers)
 
 
 def as_text(prompt: Prompt) -> str:

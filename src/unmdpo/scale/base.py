@@ -1,7 +1,7 @@
 """The manners that every estimator shares.
 
-Settings go to the constructor, `fit` returns the estimator itself, fitted names end in `_`. An estimator's
-settings, traits and defaults are its row in `unmdpo.catalog.estimators`.
+Settings go to the constructor, `fit` returns the estimator itself, fitted names end in `_`. An estimator's settings,
+traits and defaults are its row in `unmdpo.catalog.estimators`.
 """
 
 from abc import ABC, abstractmethod

@@ -6,8 +6,8 @@ Within an update the policy uses the head as it was before this update's head st
     ...                                          # the policy's forward and backward passes
     scale.step(unit, evidence, strength)         # with the batch's detached B = β·A
 
-Both calls get the valid pairs of the whole global batch, so every rank takes the same step. `state`
-holds all of it for checkpoints.
+Both calls get the valid pairs of the whole global batch, so every rank takes the same step. `state` holds all of it
+for checkpoints.
 """
 
 from abc import abstractmethod
@@ -25,14 +25,7 @@ from unmdpo.scale.base import OneHeadScale, domain_count
 from unmdpo.scale.data import Rows, Units
 from unmdpo.scale.diagnostics import diagnose
 from unmdpo.scale.features import Standardizer, row_counts
-from unmdpo.scale.fitting import (
-    Descent,
-    HeadScale,
-    MapName,
-    margins,
-    residual_loss,
-    roughness,
-)
+from unmdpo.scale.fitting import Descent, HeadScale, MapName, margins, residual_loss, roughness
 from unmdpo.scale.head import Activation, ScaleHead
 from unmdpo.scale.maps import SIGMOID_START, Center
 
@@ -103,10 +96,7 @@ class ScaleBesidePolicy(OneHeadScale):
 
     def finish(self, rows: Rows) -> Self:
         """Describes the learned scale, with the final policy's evidence about the training rows."""
-        margin, squashed = (
-            margins(rows, self.settings.tau, self.settings.levels),
-            self.scale_.squashed(self.units_),
-        )
+        margin, squashed = (margins(rows, self.settings.tau, self.settings.levels), self.scale_.squashed(self.units_))
         self.diagnostics_ = diagnose(self.q_, rows, margin, squashed)
         return self
 

@@ -1,7 +1,7 @@
 """What a scale is fitted to: units that have a scale, and rows of evidence about them.
 
-A *unit* is a prompt, or a prompt with an unordered pair of responses. Several comparisons may share a
-unit; every unit counts once in centering and regularization, every valid row once in the data term.
+A *unit* is a prompt, or a prompt with an unordered pair of responses. Several comparisons may share a unit; every unit
+counts once in centering and regularization, every valid row once in the data term.
 """
 
 from dataclasses import dataclass, replace

@@ -1,8 +1,8 @@
 """Entropy-CF: scales from the dispersion of annotators' votes ("How Entropy-CF learns q").
 
-No pilots enter, so all rows with votes count, also those too long for a pilot to score (`valid` is about
-evidence, and there is none here). Five heads regress each comparison's smoothed vote entropy outside one
-fold; their pooled held-out predictions pass once through the centered map with comparison-row means.
+No pilots enter, so all rows with votes count, also those too long for a pilot to score (`valid` is about evidence, and
+there is none here). Five heads regress each comparison's smoothed vote entropy outside one fold; their pooled held-out
+predictions pass once through the centered map with comparison-row means.
 """
 
 import math

@@ -33,9 +33,7 @@ class HeadScale:
         """(u,) the head's output."""
         domains = units.domain_ids
         if units.domains is None and len(self.head.domain) > 1:
-            domains = torch.full_like(
-                domains, -1
-            )  # fitted with domains, asked without: unknown, not the first
+            domains = torch.full_like(domains, -1)  # fitted with domains, asked without: unknown, not the first
         raw: Tensor = self.head(self.standardizer(units.features), domains)
         return raw
 
@@ -66,10 +64,7 @@ class HeadScale:
         return self.log_scale(raw) / maps.LOG_2
 
     def tensors(self, prefix: str) -> dict[str, Tensor]:
-        named = {
-            "standardizer.mean": self.standardizer.mean,
-            "standardizer.deviation": self.standardizer.deviation,
-        }
+        named = {"standardizer.mean": self.standardizer.mean, "standardizer.deviation": self.standardizer.deviation}
         named |= {f"head.{name}": value.detach() for name, value in self.head.state_dict().items()}
         if self.center is not None:
             named |= {"center.raw": self.center.raw.detach(), "center.bounded": self.center.bounded.detach()}
@@ -101,9 +96,7 @@ def residual_loss(log_q: Tensor, rows: Rows, placement: Placement, margin: Tenso
     return -logsigmoid(score).mean()
 
 
-def roughness(
-    function: Callable[[Tensor], Tensor], features: Tensor, base: Tensor, rng: torch.Generator
-) -> Tensor:
+def roughness(function: Callable[[Tensor], Tensor], features: Tensor, base: Tensor, rng: torch.Generator) -> Tensor:
     """S(g) = E[(g(v + ε) − g(v))²/0.01²], one draw ε ~ N(0, 0.01²·I), with `base` = g(v)."""
     noise = NOISE * torch.randn(features.shape, generator=rng)
     return ((function(features + noise) - base) ** 2).mean() / NOISE**2
@@ -130,11 +123,7 @@ class Descent:
         value = loss()
         gradients = clipped(torch.autograd.grad(value, self.parameters))
         moved, self.moments = adamw(
-            self.parameters,
-            gradients,
-            self.moments,
-            learning_rate=self.learning_rate,
-            weight_decay=self.weight_decay,
+            self.parameters, gradients, self.moments, learning_rate=self.learning_rate, weight_decay=self.weight_decay
         )
         with torch.no_grad():
             for parameter, new in zip(self.parameters, moved, strict=True):

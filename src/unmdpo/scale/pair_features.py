@@ -59,10 +59,7 @@ def words_of(text: str) -> list[str]:
 def hash_responses(texts: Sequence[str]) -> HashedResponses:
     """Signed hashed word counts; every distinct word is hashed once, however often it occurs."""
     ids: dict[str, int] = {}
-    coded = [
-        np.array([ids.setdefault(word, len(ids)) for word in words_of(text)], dtype=np.int64)
-        for text in texts
-    ]
+    coded = [np.array([ids.setdefault(word, len(ids)) for word in words_of(text)], dtype=np.int64) for text in texts]
     hashes = np.array([signed_bucket(RESPONSE_PREFIX + word) for word in ids], dtype=np.int64).reshape(-1, 2)
     vectors = np.zeros((len(texts), DIMENSION), dtype=np.float32)
     vocabularies = []

@@ -1,7 +1,7 @@
 """Why centering is not identification (appendix, "Optimization rationale for scale learning").
 
-Two prompts with one identical residual d each and q₁ = e^t, q₂ = e^{−t}: the constant scale need
-not even be a local minimum of the centered, regularized objective.
+Two prompts with one identical residual d each and q₁ = e^t, q₂ = e^{−t}: the constant scale need not even be a local
+minimum of the centered, regularized objective.
 """
 
 import numpy as np
@@ -24,8 +24,8 @@ def curvature(residual: float, penalty: float) -> float:
 def splitting_residuals(penalty: float) -> tuple[float, float] | None:
     """The open interval of residuals where J″(0) < 0, so that equal prompts drift apart.
 
-    The data term is negative only for 0 < d with d·σ(d) < 1, where it has a single dip; a penalty
-    that outweighs the dip leaves no such residual.
+    The data term is negative only for 0 < d with d·σ(d) < 1, where it has a single dip; a penalty that outweighs the
+    dip leaves no such residual.
     """
     end = float(brentq(lambda d: d * expit(d) - 1, 1.0, 2.0))
     dip = float(minimize_scalar(curvature, args=(0.0,), bounds=(0.0, end), method="bounded").x)

@@ -1,7 +1,7 @@
 """Judged responses of a candidate beside a baseline's: win rate, reward difference, length, intervals.
 
-All statistics of a panel share one table of paired prompt resamples, so their intervals describe the
-same draws ("Datasets, panels, and evaluation").
+All statistics of a panel share one table of paired prompt resamples, so their intervals describe the same draws
+("Datasets, panels, and evaluation").
 """
 
 from collections.abc import Mapping, Sequence

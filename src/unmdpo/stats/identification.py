@@ -1,17 +1,17 @@
 """When do known margins identify a prompt's scale? (Theorem 4.1 and its appendix.)
 
-A prompt's comparisons form a multigraph: responses are vertices, each comparison an edge from the
-preferred to the rejected response with a known margin c_e = τ·m(k_e). The WR scores are
-t = (Dr − c)/q with incidence matrix D. They determine q and every gap Dr exactly when no potential
-h on the responses satisfies Dh = c: when the margins do not cancel around some cycle.
+A prompt's comparisons form a multigraph: responses are vertices, each comparison an edge from the preferred to the
+rejected response with a known margin c_e = τ·m(k_e). The WR scores are t = (Dr − c)/q with incidence matrix D. They
+determine q and every gap Dr exactly when no potential h on the responses satisfies Dh = c: when the margins do not
+cancel around some cycle.
 
-Everything here rests on a spanning forest: each edge outside it closes one cycle, these cycles span
-ker(Dᵀ), and so their margin sums decide identification and witness it. Self-comparisons are one-edge
-cycles; parallel edges close two-edge ones. All work is sparse and linear in the comparisons, but for
-one solve on the responses where κ or a recovery is asked for.
+Everything here rests on a spanning forest: each edge outside it closes one cycle, these cycles span ker(Dᵀ), and so
+their margin sums decide identification and witness it. Self-comparisons are one-edge cycles; parallel edges close
+two-edge ones. All work is sparse and linear in the comparisons, but for one solve on the responses where κ or a
+recovery is asked for.
 
-The theorem is about WR with one scale per prompt. Under AO, t = Dr/q − c, and (a·r, a·q) gives the
-same scores for every a > 0: no margins whatever identify an AO scale.
+The theorem is about WR with one scale per prompt. Under AO, t = Dr/q − c, and (a·r, a·q) gives the same scores for
+every a > 0: no margins whatever identify an AO scale.
 """
 
 from collections import deque
@@ -182,9 +182,7 @@ def perturbation_bound(graph: ComparisonGraph, noise: ArrayLike) -> float:
     return float(np.linalg.norm(projected)) / kappa(graph)
 
 
-def equal_score_twin(
-    graph: ComparisonGraph, rewards: ArrayLike, scale: float, factor: float
-) -> tuple[Floats, float]:
+def equal_score_twin(graph: ComparisonGraph, rewards: ArrayLike, scale: float, factor: float) -> tuple[Floats, float]:
     """Other rewards and a scale `factor` times as large with the same WR scores.
 
     The converse half of the theorem; exists only where the scale is not identified.

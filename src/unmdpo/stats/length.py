@@ -1,8 +1,8 @@
 """Response length alone can spread fitted scales (Proposition 4.2, "length variability").
 
-Two prompts with equal margins c, equal mean length and residuals exactly at the margin once lengths
-are normalised. Sequence-level fitting sees residuals c·δ_j·V instead and gives the prompt with the
-more variable lengths the larger scale; length-normalised fitting sees zeros and gives q₁ = q₂ = 1.
+Two prompts with equal margins c, equal mean length and residuals exactly at the margin once lengths are normalised.
+Sequence-level fitting sees residuals c·δ_j·V instead and gives the prompt with the more variable lengths the larger
+scale; length-normalised fitting sees zeros and gives q₁ = q₂ = 1.
 """
 
 import math

@@ -1,8 +1,8 @@
 """AlpacaEval's length-controlled win rate, `length_controlled_v1`.
 
-A logistic regression without intercept explains each preference by how much longer one answer is, how
-hard the instruction is, and the model itself; the win rate is what it predicts for equal lengths.
-Annotations of a baseline that was told to be short or long hold the length effect near what is known.
+A logistic regression without intercept explains each preference by how much longer one answer is, how hard the
+instruction is, and the model itself; the win rate is what it predicts for equal lengths. Annotations of a baseline
+that was told to be short or long hold the length effect near what is known.
 """
 
 from dataclasses import dataclass
@@ -37,11 +37,7 @@ class LengthControlled:
 
 
 def length_controlled(
-    preference: Floats,
-    baseline_length: Floats,
-    model_length: Floats,
-    difficulty: Floats,
-    gamed: GamedBaseline,
+    preference: Floats, baseline_length: Floats, model_length: Floats, difficulty: Floats, gamed: GamedBaseline
 ) -> LengthControlled:
     """`preference` (n,) in [0, 1] is for the model; lengths are characters; NaN preferences are left out."""
     difference = baseline_length - model_length
@@ -78,9 +74,7 @@ def _fit(
     features: Floats, target: Floats, weight: Floats, strength: float, rng: np.random.RandomState
 ) -> LogisticRegression:
     """Probabilities as targets: each row once as a win and once as a loss, weighted by either's share."""
-    model = LogisticRegression(
-        C=strength, l1_ratio=1.0, solver="liblinear", fit_intercept=False, random_state=rng
-    )
+    model = LogisticRegression(C=strength, l1_ratio=1.0, solver="liblinear", fit_intercept=False, random_state=rng)
     labels = np.repeat([1, 0], len(target))
     weights = np.concatenate([weight * target, weight * (1 - target)])
     return model.fit(np.concatenate([features, features]), labels, sample_weight=weights)

@@ -1,8 +1,8 @@
 """The exact ordinal model of signed judgements (appendix "Relation to an Exact Ordinal Model").
 
-A latent V = Δ + q·ξ falls between shared ordered cutpoints; category j is c_j < V ≤ c_{j+1}. Unlike
-the margin-exceedance losses, this is a normalised likelihood of whole votes. The fit pools all
-prompts: cutpoints are shared, each pair has a gap, each prompt a scale.
+A latent V = Δ + q·ξ falls between shared ordered cutpoints; category j is c_j < V ≤ c_{j+1}. Unlike the
+margin-exceedance losses, this is a normalised likelihood of whole votes. The fit pools all prompts: cutpoints are
+shared, each pair has a gap, each prompt a scale.
 """
 
 from collections.abc import Callable
@@ -74,10 +74,10 @@ class OrdinalFit(NamedTuple):
 class OrdinalModel:
     """Penalised maximum likelihood: Σ log p − gap_penalty·ΣΔ² − scale_penalty·Σ(log q)².
 
-    The likelihood alone is unchanged when Δ and the cutpoints shift together, or when Δ, q and the
-    cutpoints are multiplied together. The gap penalty settles the first, scales with geometric mean
-    one the second; the penalties also keep unanimous pairs and one-pair prompts finite. Categories are
-    the levels that occur: where votes had to take sides, there is no tie category between them.
+    The likelihood alone is unchanged when Δ and the cutpoints shift together, or when Δ, q and the cutpoints are
+    multiplied together. The gap penalty settles the first, scales with geometric mean one the second; the penalties
+    also keep unanimous pairs and one-pair prompts finite. Categories are the levels that occur: where votes had to
+    take sides, there is no tie category between them.
     """
 
     gap_penalty: float = 0.05
@@ -130,9 +130,7 @@ class OrdinalModel:
         by_upper = expit(-upper) + shared  # ∂log p/∂u
         by_lower = -expit(lower) - shared
         finite_upper, finite_lower = np.isfinite(upper), np.isfinite(lower)
-        by_log_q = -(
-            np.where(finite_upper, upper, 0) * by_upper + np.where(finite_lower, lower, 0) * by_lower
-        )
+        by_log_q = -(np.where(finite_upper, upper, 0) * by_upper + np.where(finite_lower, lower, 0) * by_lower)
         by_edge: Floats = np.zeros(len(edges))
         np.add.at(by_edge, data.category + 1, by_upper / q)
         np.add.at(by_edge, data.category, by_lower / q)
@@ -141,10 +139,7 @@ class OrdinalModel:
         loss = -_log_interval(upper, lower).sum()
         loss += self.gap_penalty * gaps @ gaps + self.scale_penalty * log_scales @ log_scales
         gradient = data.pack_gradient(
-            x,
-            -by_edge[1:-1],
-            -by_gap + 2 * self.gap_penalty * gaps,
-            -by_scale + 2 * self.scale_penalty * log_scales,
+            x, -by_edge[1:-1], -by_gap + 2 * self.gap_penalty * gaps, -by_scale + 2 * self.scale_penalty * log_scales
         )
         return float(loss), gradient
 

@@ -67,9 +67,7 @@ def test_it_equals_plain_generation(name, stretch, monkeypatch):
     monkeypatch.setattr(decoding, "STRETCH", stretch)
     model, (tokens, mask) = lively(name), batch()
     ends = _ends_of_some(model, tokens, mask)
-    settings = GenerationConfig(
-        max_new_tokens=40, do_sample=False, pad_token_id=PAD, eos_token_id=sorted(ends)
-    )
+    settings = GenerationConfig(max_new_tokens=40, do_sample=False, pad_token_id=PAD, eos_token_id=sorted(ends))
     expected = model.generate(input_ids=tokens, attention_mask=mask, generation_config=settings)
     expected = expected[:, tokens.shape[1] :]
     found = decode(model, tokens, mask, 40, ends, PAD)

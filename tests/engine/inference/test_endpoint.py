@@ -18,12 +18,7 @@ from pydantic import TypeAdapter
 from tests.worlds.pipeline import recipe, world
 from unmdpo.catalog.judges import AnyJudge, EndpointSettings
 from unmdpo.data import Message
-from unmdpo.engine.inference.endpoint import (
-    PairwiseJudge,
-    Question,
-    candidate_is_first,
-    question_text,
-)
+from unmdpo.engine.inference.endpoint import PairwiseJudge, Question, candidate_is_first, question_text
 from unmdpo.errors import UserError
 from unmdpo.files import read_lines
 from unmdpo.pipeline.executors import execute
@@ -169,10 +164,7 @@ def test_a_run_asks_only_what_is_left(tmp_path, server):
     """Stopped by its server after one answer, it goes on with the others; equal answers are never asked."""
     folder = world(tmp_path)
     judge = {"endpoint": server, "model": "canned"}
-    described = recipe(folder).model_dump()["evaluation"] | {
-        "judge": judge,
-        "panels": {"one": {"size": 5, "seed": 1}},
-    }
+    described = recipe(folder).model_dump()["evaluation"] | {"judge": judge, "panels": {"one": {"size": 5, "seed": 1}}}
     run = open_run(recipe(folder, evaluation=described), Store(folder / "store"))
     execute(run, until="generation[initial,one]")
     execute(run, until="generation[dpo,one]")

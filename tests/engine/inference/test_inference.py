@@ -46,9 +46,7 @@ def test_embeddings_are_the_last_hidden_state_of_each_prompt(model, encoder):
     found = torch.cat(list(embed_prompts(model, encoder, asked)))
     assert found.shape == (BATCH + 3, 32)
     for place in (0, 5, BATCH + 2):
-        ids = encoder.tokenize(
-            [encoder.render([{"role": "user", "content": asked[place][0].content}], prefix=True)]
-        )
+        ids = encoder.tokenize([encoder.render([{"role": "user", "content": asked[place][0].content}], prefix=True)])
         with torch.no_grad():
             alone = model.model(torch.tensor(ids)).last_hidden_state[0, -1]
         assert torch.allclose(found[place], alone, atol=1e-5)
@@ -147,12 +145,7 @@ def longest_wins(prompts, responses):
 def test_a_function_can_judge():
     judge = open_function(FunctionSettings(function="tests.engine.inference.test_inference:longest_wins"))
     assert checked(judge, prompts(2), ["a", "abc"]) == [1.0, 3.0]
-    for name in (
-        "tests.engine.inference.test_inference:nobody",
-        "no.such.module:f",
-        "plain",
-        "tests.conftest:os",
-    ):
+    for name in ("tests.engine.inference.test_inference:nobody", "no.such.module:f", "plain", "tests.conftest:os"):
         with pytest.raises(UserError, match="judge function"):
             open_function(FunctionSettings.model_construct(function=name))
 

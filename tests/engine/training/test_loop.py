@@ -1,6 +1,5 @@
 """Whole runs in a folder: the same bytes after any interruption, the same numbers in every sink."""
 
-import io
 import json
 import time
 from dataclasses import replace
@@ -13,7 +12,7 @@ from unmdpo.engine.pairs.scorer import score
 from unmdpo.engine.training.checkpoint import checkpoints
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.loop import LoopSettings, Validation, train
-from unmdpo.engine.training.metrics import JsonLines, ProgressLine, TensorBoard, WeightsAndBiases, clock
+from unmdpo.engine.training.metrics import JsonLines, Progress, TensorBoard, WeightsAndBiases, clock
 from unmdpo.scale import JointScale, Units
 
 EVERY_UPDATE = LoopSettings(checkpoint_updates=1, checkpoint_minutes=None)
@@ -72,9 +71,7 @@ def test_a_finished_run_is_not_run_again(tmp_path):
 
 def test_checkpoints_by_time_and_the_last_ones_kept(tmp_path):
     train(trainer(), tmp_path, LoopSettings(checkpoint_minutes=0.0, keep=3))
-    assert [p.name for p in checkpoints(tmp_path / "checkpoints")] == [
-        f"update-0000000{u}" for u in (4, 5, 6)
-    ]
+    assert [p.name for p in checkpoints(tmp_path / "checkpoints")] == [f"update-0000000{u}" for u in (4, 5, 6)]
     train(trainer(), tmp_path / "never", LoopSettings(checkpoint_minutes=None))
     assert [p.name for p in checkpoints(tmp_path / "never" / "checkpoints")] == ["update-00000006"]
 
@@ -98,9 +95,7 @@ def test_every_metric_has_its_name(tmp_path):
 # --- Validation -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("objective", "scale"), [("mixdpo", None), ("beta-dpo", None), ("unm-wr", JointScale)]
-)
+@pytest.mark.parametrize(("objective", "scale"), [("mixdpo", None), ("beta-dpo", None), ("unm-wr", JointScale)])
 def test_validation_changes_nothing(tmp_path, objective, scale):
     pairs = encoded(6, invalid=(1,))
     held_out = TrainingData(pairs, torch.ones(6), score(trainer().scorer, pairs), unit=torch.arange(6))
@@ -140,31 +135,13 @@ def test_a_cut_off_last_line_is_dropped(tmp_path):
 
 def test_progress_says_what_people_ask_for():
     pace = {"throughput/pairs_per_s": 48.94, "throughput/tokens_per_s": 65_803.2, "throughput/mfu": 0.571}
-    stream = io.StringIO()
-    line = ProgressLine(150, "policy dpo", stream)
-    line.log(11, {"loss": 0.64213, "rewards/accuracies": 0.7, **pace, "throughput/update_s": 2.6})
-    line.log(12, {"loss": 0.1})  # within the interval: nothing
-    shown = "policy dpo 12/150 · loss 0.6421 · accuracy 0.70 · 48.9 pairs/s · 65,803 tokens/s · MFU 57%"
-    assert stream.getvalue() == f"{shown} · ETA 5:59\n"
-    line.log(149, {"loss": 0.1})  # the last one always shows
-    assert stream.getvalue().endswith("policy dpo 150/150 · loss 0.1000 · ETA 0:00\n")
+    said = []
+    progress = Progress(150, said.append)
+    progress.log(11, {"loss": 0.64213, "rewards/accuracies": 0.7, **pace, "throughput/update_s": 2.6})
+    progress.log(149, {"loss": 0.1})
+    shown = "12/150 · loss 0.6421 · accuracy 0.70 · 48.9 pairs/s · 65,803 tokens/s · MFU 57% · ETA 5:59"
+    assert said == [shown, "150/150 · loss 0.1000 · ETA 0:00"]
     assert clock(3661) == "1:01:01"
-
-
-def test_progress_rewrites_its_line_on_a_terminal():
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    stream = Terminal()
-    line = ProgressLine(2, stream=stream)
-    line.log(0, {"loss": 1.0})
-    line.log(1, {})
-    line.close()
-    assert (
-        stream.getvalue()
-        == "\rtrain 1/2 · loss 1.0000 · ETA 0:00\r" + "train 2/2 · ETA 0:00".ljust(34) + "\n"
-    )
 
 
 @pytest.mark.filterwarnings("ignore")

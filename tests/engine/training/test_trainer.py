@@ -129,10 +129,7 @@ def test_nonfinite_losses_stop_and_name_the_pairs():
     reference = data.reference.clone()
     reference[bad, 0] = torch.nan
     broken = Trainer(
-        PairScorer(copy.deepcopy(model)),
-        replace(data, reference=reference),
-        ObjectiveChoice(name="dpo"),
-        SETTINGS,
+        PairScorer(copy.deepcopy(model)), replace(data, reference=reference), ObjectiveChoice(name="dpo"), SETTINGS
     )
     before = weights(broken)
     with pytest.raises(UserError, match=rf"update 0: the loss is not finite for pairs \[{bad}\]"):
@@ -242,7 +239,5 @@ def test_logged_rewards_are_the_losses_own():
     slots = [i for i in batch_of(0, 20, 8, 42) if data.pairs.valid[i]]
     logs = score(PairScorer(model), data.pairs.__class__.of(data.pairs.select(slots)), token_budget=64)
     ones = torch.ones(len(slots))
-    pairs = PairLogps(
-        logs[:, 0], logs[:, 1], ones, ones, ones, data.reference[slots, 0], data.reference[slots, 1]
-    )
+    pairs = PairLogps(logs[:, 0], logs[:, 1], ones, ones, ones, data.reference[slots, 0], data.reference[slots, 1])
     assert line["loss"] == pytest.approx(OBJECTIVES["dpo"].loss(pairs).mean().item(), rel=1e-5)

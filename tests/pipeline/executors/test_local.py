@@ -21,8 +21,7 @@ class Stop(Exception):
 
 
 @pytest.mark.parametrize(
-    "target",
-    ["unmdpo.engine.training.trainer.Trainer.step", "unmdpo.engine.inference.generate.Generator._batch"],
+    "target", ["unmdpo.engine.training.trainer.Trainer.step", "unmdpo.engine.inference.generate.Generator._batch"]
 )
 def test_a_stopped_run_goes_on_and_gives_the_same_bytes(done, folder, tmp_path, monkeypatch, target):
     module, _, method = target.rpartition(".")

@@ -21,10 +21,7 @@ def code_digest(work):
     """Of the stage's whole module, comments, docstrings and layout aside."""
     tree = ast.parse(Path(inspect.getfile(work)).read_text("utf-8"))
     for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef)
-            and ast.get_docstring(node) is not None
-        ):
+        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
             node.body = node.body[1:]
     return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16]
 

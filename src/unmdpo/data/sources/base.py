@@ -64,8 +64,8 @@ class Unlabelled(NamedTuple):
 class AnnotatedSource(Source):
     """A source with one pair a row and votes of several annotators on it.
 
-    Texts and labels are read apart, so that an audit can lock away the labels of its test prompts
-    before anything parses them.
+    Texts and labels are read apart, so that an audit can lock away the labels of its test prompts before anything
+    parses them.
     """
 
     label_columns: ClassVar[tuple[str, ...]]  # all that `label` and `votes` look at

@@ -56,9 +56,7 @@ class _Grader:
             self._settle(columns, row)
             return comparison, value
         if columns != self.columns:
-            raise row.error(
-                f"tells strength by {_names(columns)}, but the rows before it by {_names(self.columns)}"
-            )
+            raise row.error(f"tells strength by {_names(columns)}, but the rows before it by {_names(self.columns)}")
         return comparison, grade(row, columns, self.rule) if columns else 1.0
 
     def _settle(self, columns: tuple[str, ...], row: Row) -> None:

@@ -1,8 +1,8 @@
 """Scored responses: several answers to a prompt, each with one score or more.
 
-Two shapes: a row per response (`prompt`, `response`, `score` or `scores`), or a row per prompt
-(`prompt`, `responses`, `scores`). A response's score is the mean of its scores; `PairRule` says
-which responses are compared, `StrengthRule` how strong a score gap is.
+Two shapes: a row per response (`prompt`, `response`, `score` or `scores`), or a row per prompt (`prompt`, `responses`,
+`scores`). A response's score is the mean of its scores; `PairRule` says which responses are compared, `StrengthRule`
+how strong a score gap is.
 """
 
 from collections.abc import Iterable, Iterator

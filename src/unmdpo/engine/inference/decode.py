@@ -1,9 +1,9 @@
 """Greedy decoding of one batch, fast enough that writing answers is the small part of an evaluation.
 
-Four things make it fast, none of which changes what is computed: keys and values lie in columns laid out
-for a stretch of tokens at once, so that nothing is copied at each token; heads that share keys read them
-once; rows that have ended leave at the end of a stretch; and on a GPU each token is one replay of a
-recorded graph, because hundreds of small kernels started from Python would keep it waiting.
+Four things make it fast, none of which changes what is computed: keys and values lie in columns laid out for a stretch
+of tokens at once, so that nothing is copied at each token; heads that share keys read them once; rows that have ended
+leave at the end of a stretch; and on a GPU each token is one replay of a recorded graph, because hundreds of small
+kernels started from Python would keep it waiting.
 """
 
 import contextlib
@@ -87,9 +87,7 @@ def _read(model: PreTrainedModel, tokens: Tensor, mask: Tensor) -> OpenRows:
     ).logits  # fmt: skip
     layers: list[Any] = [(layer.keys, layer.values) for layer in cache.layers]  # type: ignore[union-attr]
     number = torch.arange(len(tokens), device=tokens.device)
-    return OpenRows(
-        number, logits[:, -1].argmax(dim=-1, keepdim=True), place[:, -1:] + 1, mask.bool(), layers
-    )
+    return OpenRows(number, logits[:, -1].argmax(dim=-1, keepdim=True), place[:, -1:] + 1, mask.bool(), layers)
 
 
 class Slots(DynamicLayer):  # type: ignore[no-untyped-call]
@@ -102,9 +100,7 @@ class Slots(DynamicLayer):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.keys, self.values, self.column, self.is_initialized = keys, values, column, True
 
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         self.keys.index_copy_(2, self.column, key_states)
         self.values.index_copy_(2, self.column, value_states)
         return self.keys, self.values
@@ -186,8 +182,8 @@ def _widened(layers: list[tuple[Tensor, Tensor]], width: int) -> Iterator[tuple[
 def _runs_alone(step: Callable[[], None], device: torch.device) -> bool:
     """Takes a step as it is, since the first call of anything may set things up, which no graph may do.
 
-    Whether a graph can be made of it: on a GPU, if that never waits for the host (some mixtures of experts
-    make it wait).
+    Whether a graph can be made of it: on a GPU, if that never waits for the host (some mixtures of experts make it
+    wait).
     """
     if device.type != "cuda":
         step()

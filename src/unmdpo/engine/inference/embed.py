@@ -1,7 +1,6 @@
 """Prompt embeddings from a frozen model: what a prompt scale looks at ("Feature construction").
 
-The final hidden state, after the last norm, at the last token of the rendered prompt; left padding, left
-truncation.
+The final hidden state, after the last norm, at the last token of the rendered prompt; left padding, left truncation.
 """
 
 from collections.abc import Iterator, Sequence

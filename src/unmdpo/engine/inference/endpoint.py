@@ -1,8 +1,8 @@
 """Pairwise judging by a language model behind any OpenAI-compatible endpoint.
 
-The model sees a candidate's response and the baseline's, in an order drawn for each prompt, and names the
-better one with a single label. Its log-probabilities of the two labels give the probability that the
-candidate is preferred: that is the score, and the baseline's own is one half.
+The model sees a candidate's response and the baseline's, in an order drawn for each prompt, and names the better one
+with a single label. Its log-probabilities of the two labels give the probability that the candidate is preferred: that
+is the score, and the baseline's own is one half.
 """
 
 import hashlib
@@ -112,9 +112,7 @@ class PairwiseJudge:
         """Label → its probability, summed over spellings such as "A" and " A"."""
         choices = getattr(said, "choices", None)
         if not choices:
-            raise UserError(
-                f"the judge at {self.settings.endpoint} answered with something else: {str(said)[:200]}"
-            )
+            raise UserError(f"the judge at {self.settings.endpoint} answered with something else: {str(said)[:200]}")
         content = choices[0].logprobs and choices[0].logprobs.content
         if not content:
             raise UserError(f"the judge at {self.settings.endpoint} gives no log-probabilities of its answer")

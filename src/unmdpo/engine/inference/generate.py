@@ -1,7 +1,7 @@
 """Greedy responses to prompts, in batches of like length, the same every time.
 
-Batches are laid out once from all prompts, so that a run that goes on after a stop computes exactly
-what it would have: a response's last bits can depend on its neighbours' padding.
+Batches are laid out once from all prompts, so that a run that goes on after a stop computes exactly what it would
+have: a response's last bits can depend on its neighbours' padding.
 """
 
 import contextlib
@@ -40,9 +40,7 @@ class GenerationSettings:
 
 
 class Generator:
-    def __init__(
-        self, model: PreTrainedModel, encoder: Encoder, settings: GenerationSettings | None = None
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, encoder: Encoder, settings: GenerationSettings | None = None) -> None:
         self.model, self.encoder = model, encoder
         model.train(False)
         self.settings = settings or GenerationSettings()
@@ -109,9 +107,8 @@ class Generator:
 
 
 def default_budget(model: PreTrainedModel) -> int:
-    """Tokens of a batch. A GPU writes a token for hundreds of responses in the time of one, as long as their
-    keys and values fit: they may take a third of what is free, rounded down to a power of two to be the same
-    again."""
+    """Tokens of a batch. A GPU writes a token for hundreds of responses in the time of one, as long as their keys and
+    values fit: they may take a third of what is free, rounded down to a power of two to be the same again."""
     if model.device.type != "cuda":
         return 32_768
     free, _ = torch.cuda.mem_get_info(model.device)
@@ -129,8 +126,8 @@ def token_bytes(model: PreTrainedModel) -> int:
 
 @contextlib.contextmanager
 def _plain_generation(model: PreTrainedModel) -> Iterator[None]:
-    """Sets the model's own generation settings aside: Transformers fills open ones from them, and greedy
-    should mean greedy, without penalties or beams that a folder happens to carry."""
+    """Sets the model's own generation settings aside: Transformers fills open ones from them, and greedy should mean
+    greedy, without penalties or beams that a folder happens to carry."""
     own = model.generation_config
     model.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]
     try:

@@ -1,8 +1,8 @@
 """Judges that score a response by itself.
 
-Such a judge is a function from prompts and responses to scores. A reward model is any sequence classifier
-on the Hub with one output and a chat template; any importable Python function can judge too. Judges that
-compare two responses are in `endpoint`. `unmdpo.catalog.judges` lists all of them.
+Such a judge is a function from prompts and responses to scores. A reward model is any sequence classifier on the Hub
+with one output and a chat template; any importable Python function can judge too. Judges that compare two responses
+are in `endpoint`. `unmdpo.catalog.judges` lists all of them.
 """
 
 import importlib

@@ -1,7 +1,7 @@
 """From messages to tokens: what a model sees of a comparison, and which tokens are scored.
 
-One rule for training, reference, out-of-fold scoring and length counts: the prompt is rendered with
-the generation prefix, and the response with its end-of-turn token is scored, nothing else.
+One rule for training, reference, out-of-fold scoring and length counts: the prompt is rendered with the generation
+prefix, and the response with its end-of-turn token is scored, nothing else.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -66,10 +66,7 @@ class Encoder:
         """The conversation as text; `prefix` adds what the assistant's turn starts with."""
         try:
             text = self.tokenizer.apply_chat_template(
-                messages,
-                tokenize=False,
-                add_generation_prompt=prefix,
-                **(self.template_arguments or {}),
+                messages, tokenize=False, add_generation_prompt=prefix, **(self.template_arguments or {})
             )
         except TemplateError as error:
             raise UserError(
@@ -107,9 +104,7 @@ class Encoder:
             prompt, chosen, rejected = next(tokens), next(tokens), next(tokens)
             yield self._pair(comparison, prompt, chosen, rejected)
 
-    def _pair(
-        self, comparison: Comparison, prompt: list[int], chosen: list[int], rejected: list[int]
-    ) -> EncodedPair:
+    def _pair(self, comparison: Comparison, prompt: list[int], chosen: list[int], rejected: list[int]) -> EncodedPair:
         responses = []
         for name, whole in (("chosen", chosen), ("rejected", rejected)):
             if whole[: len(prompt)] != prompt:

@@ -37,8 +37,8 @@ def layout_of(model: PreTrainedModel) -> Layout:
 class Packing:
     """How a model's pairs are grouped and laid out.
 
-    Where shapes are `fixed`, kernels are compiled for few of them, and every packed pair starts at a
-    block of attention: so its arithmetic, to the last bit, does not depend on its neighbours.
+    Where shapes are `fixed`, kernels are compiled for few of them, and every packed pair starts at a block of
+    attention: so its arithmetic, to the last bit, does not depend on its neighbours.
     """
 
     layout: Layout

@@ -1,8 +1,8 @@
 """Log-probabilities of chosen tokens straight from hidden states, logits never kept.
 
-A vocabulary of 128,256 makes logits the largest tensor of a training step by far. Here they exist for
-one chunk of tokens at a time, in the forward pass and again in the backward pass. Sums over the
-vocabulary are float32; on a GPU each chunk's logits are read once, by one fused kernel.
+A vocabulary of 128,256 makes logits the largest tensor of a training step by far. Here they exist for one chunk of
+tokens at a time, in the forward pass and again in the backward pass. Sums over the vocabulary are float32; on a GPU
+each chunk's logits are read once, by one fused kernel.
 """
 
 from collections.abc import Callable

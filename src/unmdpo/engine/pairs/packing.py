@@ -1,9 +1,8 @@
 """Many pairs in one fixed token budget, each prompt computed once for both of its responses.
 
-A pair is laid out as prompt, chosen, rejected. Both responses attend to the prompt and to themselves,
-not to each other, and both continue the prompt's positions, so every token sees exactly what it would
-see in a sequence of its own. Fixed shapes keep compiled kernels; the rest of the budget is padding
-that attends to itself alone.
+A pair is laid out as prompt, chosen, rejected. Both responses attend to the prompt and to themselves, not to each
+other, and both continue the prompt's positions, so every token sees exactly what it would see in a sequence of its
+own. Fixed shapes keep compiled kernels; the rest of the budget is padding that attends to itself alone.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,8 +38,8 @@ def first_fit(lengths: Sequence[int], budget: int) -> list[list[int]]:
 
 
 def padded_length(tokens: int, budget: int, fixed: bool) -> int:
-    """The length a bin of `tokens` is padded to: quarters of the budget, so that few shapes occur, where
-    shapes should be `fixed` because kernels are compiled for each of them.
+    """The length a bin of `tokens` is padded to: quarters of the budget, so that few shapes occur, where shapes should
+    be `fixed` because kernels are compiled for each of them.
 
     The last bin of a batch is seldom full; padding it to the whole budget would waste a tenth of the work.
     """
@@ -113,9 +112,7 @@ class PackedBatch(PairBatch):
     runs: Runs
 
     @classmethod
-    def of(
-        cls, pairs: Sequence[EncodedPair], length: int, pad_token: int = 0, align: int = 1
-    ) -> "PackedBatch":
+    def of(cls, pairs: Sequence[EncodedPair], length: int, pad_token: int = 0, align: int = 1) -> "PackedBatch":
         """Every pair starts at a multiple of `align`."""
         sizes = np.array([(len(p.prompt), len(p.chosen), len(p.rejected)) for p in pairs]).reshape(-1, 3)
         spans = -(-sizes.sum(axis=1) // align) * align
@@ -131,10 +128,7 @@ class PackedBatch(PairBatch):
             return np.repeat(values, segments)
 
         at = each(starts - (np.cumsum(segments) - segments)) + np.arange(segments.sum())
-        part, pair = (
-            each(np.tile([PROMPT, CHOSEN, REJECTED], len(pairs))),
-            each(np.arange(3 * len(pairs)) // 3),
-        )
+        part, pair = (each(np.tile([PROMPT, CHOSEN, REJECTED], len(pairs))), each(np.arange(3 * len(pairs)) // 3))
         rejected = part == REJECTED
         # rejected continues the prompt's positions, and the prompt predicts its first token
         positions = at - bases[pair] - np.where(rejected, sizes[pair, 1], 0)

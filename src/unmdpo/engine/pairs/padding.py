@@ -1,7 +1,7 @@
 """Rows of different lengths in one rectangle, rows of similar length together, and pairs laid out that way.
 
-In a padded batch every response is a row of its own after its prompt. That is slower than packing, because
-prompts are computed twice and rows are padded, but a model only needs the usual attention mask for it.
+In a padded batch every response is a row of its own after its prompt. That is slower than packing, because prompts are
+computed twice and rows are padded, but a model only needs the usual attention mask for it.
 """
 
 from collections.abc import Sequence

@@ -28,8 +28,8 @@ SAME_ROUNDING = {"emulate_precision_casts": True, "deterministic": True}
 class PairScorer(nn.Module):
     """A causal language model as a function from pairs to log-probabilities.
 
-    The one forward pass of training, the reference cache and out-of-fold scoring; and, on several
-    ranks, the root module that is sharded.
+    The one forward pass of training, the reference cache and out-of-fold scoring; and, on several ranks, the root
+    module that is sharded.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -58,8 +58,8 @@ class PairScorer(nn.Module):
 
     @property
     def default_budget(self) -> int:
-        """Tokens of a microbatch: enough to keep a GPU busy; on a CPU no more than a dense mask is good
-        for, since its cost grows with the square."""
+        """Tokens of a microbatch: enough to keep a GPU busy; on a CPU no more than a dense mask is good for, since its
+        cost grows with the square."""
         return 16_384 if self.device.type == "cuda" else 512
 
 
@@ -135,8 +135,7 @@ def attention_mask(model: PreTrainedModel, batch: PackedBatch) -> Any:
     windows = {"full_attention": None, "sliding_attention": getattr(config, "sliding_window", None)}
     flex = config._attn_implementation == "flex_attention"
     masks = {
-        kind: block_mask(batch, windows[kind]) if flex else dense_mask(model, batch, windows[kind])
-        for kind in kinds
+        kind: block_mask(batch, windows[kind]) if flex else dense_mask(model, batch, windows[kind]) for kind in kinds
     }
     return masks if len(masks) > 1 else next(iter(masks.values()))
 
@@ -154,8 +153,8 @@ def dense_mask(model: PreTrainedModel, batch: PackedBatch, window: int | None) -
 def block_mask(batch: PackedBatch, window: int | None) -> Any:
     """FlexAttention's block mask: whole blocks of pairs that do not meet are never computed.
 
-    Counted from the layout's runs in a fraction of a millisecond. PyTorch's own `create_block_mask` asks
-    about every pair of tokens: for 16,384 of them that is gigabytes or, compiled, minutes to compile.
+    Counted from the layout's runs in a fraction of a millisecond. PyTorch's own `create_block_mask` asks about every
+    pair of tokens: for 16,384 of them that is gigabytes or, compiled, minutes to compile.
     """
     from torch.nn.attention.flex_attention import BlockMask  # noqa: PLC0415 - slow to import
 

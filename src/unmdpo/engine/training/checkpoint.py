@@ -1,7 +1,7 @@
 """Checkpoints that appear whole or not at all, and go on exactly: nothing pickled.
 
-One process writes plain safetensors. Several write a PyTorch distributed checkpoint in safetensors
-files, each rank its own shards; either kind is read back by any number of ranks.
+One process writes plain safetensors. Several write a PyTorch distributed checkpoint in safetensors files, each rank
+its own shards; either kind is read back by any number of ranks.
 """
 
 import json

@@ -128,9 +128,7 @@ class Log:
         self._silent = not trainer.ranks.first
         if self._silent:
             return
-        self._metrics, self._pace = (
-            JsonLines(folder / name, trainer.update) for name in (METRICS, THROUGHPUT)
-        )
+        self._metrics, self._pace = (JsonLines(folder / name, trainer.update) for name in (METRICS, THROUGHPUT))
         self._sinks, self._tokens = sinks, trainer.num_tokens
         lengths = trainer.data.pairs.valid_lengths
         passes = training_passes(trainer.model, trainer.rule.adaptive)
@@ -163,8 +161,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopRequests:
-    """While it is entered, stop signals are noted instead of acted on. The first one counts; the same one
-    again is for the impatient, and acts at once."""
+    """While it is entered, stop signals are noted instead of acted on. The first one counts; the same one again is for
+    the impatient, and acts at once."""
 
     def __init__(self) -> None:
         self.asked: int | None = None

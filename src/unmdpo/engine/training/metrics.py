@@ -1,17 +1,14 @@
 """What is logged of an update, and where it goes.
 
-Metrics carry the names that TRL's users know. JSON lines are the record; a terminal line, TensorBoard and
-W&B are views of it.
+Metrics carry the names that TRL's users know. JSON lines are the record; a terminal line, TensorBoard and W&B are
+views of it.
 """
 
 import json
-import math
 import os
-import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import Protocol
 
 from torch import Tensor
 
@@ -74,35 +71,6 @@ def describe_progress(update: int, updates: int, metrics: Metrics) -> str:
     return " · ".join([*parts, f"ETA {clock(left)}"])
 
 
-class ProgressLine(Progress):
-    """The same on a stream: rewritten in place on a terminal, a line every 30 seconds elsewhere."""
-
-    def __init__(self, updates: int, name: str = "train", stream: TextIO | None = None) -> None:
-        super().__init__(updates, self._write)
-        self.name, self.stream = name, stream or sys.stderr
-        self.interval = 0.2 if self.stream.isatty() else 30.0
-        self._shown, self._width = -math.inf, 0
-
-    def log(self, update: int, metrics: Metrics) -> None:
-        now, last = time.monotonic(), update + 1 >= self.updates
-        if now - self._shown >= self.interval or last:
-            self._shown = now
-            super().log(update, metrics)
-
-    def _write(self, text: str) -> None:
-        text = f"{self.name} {text}"
-        if self.stream.isatty():
-            self._width = max(self._width, len(text))
-            self.stream.write("\r" + text.ljust(self._width))
-        else:
-            self.stream.write(text + "\n")
-        self.stream.flush()
-
-    def close(self) -> None:
-        if self.stream.isatty() and self._width:
-            self.stream.write("\n")
-
-
 def clock(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
@@ -145,14 +113,12 @@ class WeightsAndBiases:
 
 
 def batch_metrics(pairs: PairLogps, objective: Objective, settings: Strict) -> dict[str, float]:
-    """Means over a batch. Rewards are β times the log-ratio as the objective takes it: of whole
-    responses, or per token for length-normalized ones."""
+    """Means over a batch. Rewards are β times the log-ratio as the objective takes it: of whole responses, or per
+    token for length-normalized ones."""
     named = {"logps/chosen": pairs.chosen, "logps/rejected": pairs.rejected}
     if pairs.ref_chosen is not None and pairs.ref_rejected is not None:
         beta = getattr(settings, "beta", 1.0)
-        chosen = (
-            beta * (pairs.chosen - pairs.ref_chosen) / (pairs.chosen_tokens if objective.normalized else 1)
-        )
+        chosen = beta * (pairs.chosen - pairs.ref_chosen) / (pairs.chosen_tokens if objective.normalized else 1)
         rejected = beta * (pairs.rejected - pairs.ref_rejected)
         rejected = rejected / (pairs.rejected_tokens if objective.normalized else 1)
         named |= {

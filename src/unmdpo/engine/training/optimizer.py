@@ -1,8 +1,8 @@
 """AdamW over float32 master weights, its moments on the device or in the host's memory.
 
-A model that computes in bfloat16 gets float32 masters: gradients of every microbatch are added to the
-masters' gradients as soon as the backward pass makes them, so neither accumulation nor the optimizer ever
-rounds to bfloat16. A model that already is float32 is its own master.
+A model that computes in bfloat16 gets float32 masters: gradients of every microbatch are added to the masters'
+gradients as soon as the backward pass makes them, so neither accumulation nor the optimizer ever rounds to bfloat16. A
+model that already is float32 is its own master.
 """
 
 from collections.abc import Callable
@@ -18,8 +18,8 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 class HostAdamW(torch.optim.AdamW):
     """Moments live in pinned host memory and visit the device one parameter at a time.
 
-    The arithmetic stays on the device, so the result is that of plain AdamW; the price is one trip of
-    both moments there and back for each update.
+    The arithmetic stays on the device, so the result is that of plain AdamW; the price is one trip of both moments
+    there and back for each update.
     """
 
     @torch.no_grad()
@@ -49,12 +49,7 @@ class HostAdamW(torch.optim.AdamW):
 
 
 def make_optimizer(
-    parameters: list[nn.Parameter],
-    *,
-    betas: tuple[float, float],
-    eps: float,
-    decay: float,
-    offload: bool,
+    parameters: list[nn.Parameter], *, betas: tuple[float, float], eps: float, decay: float, offload: bool
 ) -> torch.optim.AdamW:
     """The learning rate is set before each update."""
     on_gpu = parameters[0].device.type == "cuda"

@@ -1,9 +1,9 @@
 """Training a policy on comparisons: one update at a time, whatever the packing or number of ranks.
 
-The loss is the mean over the valid pairs of the global batch. Pairs are laid out in microbatches of a
-fixed token budget; each contributes its share of that mean, so the gradient does not depend on how
-they were packed or who computed them. Objectives that follow batch statistics get a pass without
-gradient first, and the rest pay nothing for it.
+The loss is the mean over the valid pairs of the global batch. Pairs are laid out in microbatches of a fixed token
+budget; each contributes its share of that mean, so the gradient does not depend on how they were packed or who
+computed them. Objectives that follow batch statistics get a pass without gradient first, and the rest pay nothing for
+it.
 """
 
 from collections.abc import Iterator
@@ -17,12 +17,7 @@ from transformers import PreTrainedModel
 from unmdpo.engine.pairs.packing import PairBatch
 from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.engine.ranks import Ranks
-from unmdpo.engine.settings import (
-    ComputeSettings,
-    ObjectiveChoice,
-    TrainingSettings,
-    updates_per_epoch,
-)
+from unmdpo.engine.settings import ComputeSettings, ObjectiveChoice, TrainingSettings, updates_per_epoch
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.metrics import batch_metrics
 from unmdpo.engine.training.optimizer import MasterWeights, make_optimizer
@@ -132,9 +127,7 @@ class Trainer:
         slots = self.data.valid(batch_of(update, len(self.data), self.settings.batch, self.seed))
         groups = self.scorer.packing.groups(pairs.lengths[slots], self.budget)
         work = [
-            Microbatch(
-                members, self.scorer.prepare(pairs.select(slots[i] for i in members), self.budget), counts
-            )
+            Microbatch(members, self.scorer.prepare(pairs.select(slots[i] for i in members), self.budget), counts)
             for members, counts in self.ranks.turns(groups)
         ]
         fill = self.scorer.packing.fill(pairs.lengths[slots], groups, self.budget)

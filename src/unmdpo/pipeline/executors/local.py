@@ -1,5 +1,5 @@
-"""Stages on this machine: one after another in this process, or side by side in processes of their own, so
-that memory and devices are given back.
+"""Stages on this machine: one after another in this process, or side by side in processes of their own, so that memory
+and devices are given back.
 
 Processes are forked from a server that has imported everything heavy once; a stage starts in a moment.
 """
@@ -62,8 +62,8 @@ def one_by_one(run: Run, missing: Sequence[str], view: View) -> None:
 
 
 def side_by_side(run: Run, missing: Sequence[str], jobs: int, view: View) -> None:
-    """Makes the missing stages, each as soon as its inputs are there. When one fails, those that do not
-    need it go on; then all failures are reported."""
+    """Makes the missing stages, each as soon as its inputs are there. When one fails, those that do not need it go on;
+    then all failures are reported."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["unmdpo.pipeline.executors.local"])
     messages, waiting = context.Queue(), list(missing)
@@ -110,11 +110,7 @@ def _settle(run: Run, worker: _Worker, view: View, failures: dict[str, str]) -> 
         view.finished(worker.stage, time.monotonic() - worker.began)
         return
     code = worker.process.exitcode
-    died = (
-        f"its process was killed by signal {-code}"
-        if code and code < 0
-        else f"its process ended with code {code}"
-    )
+    died = f"its process was killed by signal {-code}" if code and code < 0 else f"its process ended with code {code}"
     problem = failures.setdefault(worker.stage, died)
     view.failed(worker.stage, problem)
 

@@ -2,8 +2,7 @@
 
 A stage that several ranks share (`compute.ranks`) is a Ray Train job: its ranks may be on several nodes.
 
-The store must be where every node sees it. `RAY_ADDRESS` names the cluster; without it Ray starts one
-on this machine.
+The store must be where every node sees it. `RAY_ADDRESS` names the cluster; without it Ray starts one on this machine.
 """
 
 import tempfile
@@ -92,9 +91,7 @@ def _work_together(recipe: str, root: str, name: str, on_gpus: bool) -> str | No
             train_loop_config={"recipe": recipe, "root": root, "stage": name, "problem": str(problem)},
             torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if on_gpus else "gloo"),
             scaling_config=ScalingConfig(num_workers=run.recipe.compute.ranks, use_gpu=on_gpus),
-            run_config=RunConfig(
-                name="job", storage_path=records, failure_config=FailureConfig(max_failures=RETRIES)
-            ),
+            run_config=RunConfig(name="job", storage_path=records, failure_config=FailureConfig(max_failures=RETRIES)),
         )
         try:
             trainer.fit()

@@ -26,7 +26,7 @@ def converted_model(graph: Graph, model: ModelSource, suffix: str = "") -> dict[
 
 def convert(job: Job[ConvertedSettings]) -> Notes:
     """The weights of a GGUF file, dequantized to bfloat16, with its tokenizer and chat template."""
-    source, folder = job.settings.model.source, job.folder / MODEL.name
+    source, folder = job.settings.model, job.folder / MODEL.name
     tokenizer = load_tokenizer(source)
     model = load_model(source, device=torch.device("cpu"), dtype=torch.bfloat16)
     model.save_pretrained(folder)

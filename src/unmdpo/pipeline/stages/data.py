@@ -73,9 +73,7 @@ def panel(graph: Graph, name: str) -> Stage[PanelSettings]:
     }
     if given.path is None:
         inputs[VALIDATION_STAGE.name] = validation(graph)
-    settings = PanelSettings(
-        size=given.size, seed=given.seed, path=given.path, files=graph.files([given.path])
-    )
+    settings = PanelSettings(size=given.size, seed=given.seed, path=given.path, files=graph.files([given.path]))
     return graph.stage(PANEL_STAGE, settings, inputs, PANEL_STAGE.called(name))
 
 

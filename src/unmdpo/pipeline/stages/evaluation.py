@@ -60,10 +60,7 @@ def summary(graph: Graph) -> None:
             judged = judgement(graph, candidate, name)
             inputs[judged.name] = judged
     settings = SummarySettings(
-        policies=policies,
-        panels=evaluation.answered,
-        opponents=evaluation.all_opponents,
-        seed=graph.recipe.seed,
+        policies=policies, panels=evaluation.answered, opponents=evaluation.all_opponents, seed=graph.recipe.seed
     )
     graph.stage(SUMMARY_STAGE, settings, inputs)
 
@@ -123,10 +120,7 @@ def answer(job: Job[AnswerSettings]) -> Notes:
     ordered = sorted((made for batch in done for made in batch), key=lambda made: int(made["prompt"]))
     rows = [{"prompt_hash": prompts.hashes[made["prompt"]]} | made for made in ordered]
     job.save(GENERATIONS, rows)
-    return {
-        "tokens": sum(row["tokens"] for row in rows),
-        "unfinished": sum(not row["finished"] for row in rows),
-    }
+    return {"tokens": sum(row["tokens"] for row in rows), "unfinished": sum(not row["finished"] for row in rows)}
 
 
 def judge(job: Job[JudgementSettings]) -> Notes:
@@ -146,11 +140,9 @@ def judge(job: Job[JudgementSettings]) -> Notes:
     return {"mean_score": float(np.mean(scores))}
 
 
-def _preferences(
-    judge: PairwiseJudge, job: Job[JudgementSettings], prompts: Panel, made: list[Line]
-) -> list[float]:
-    """How likely the judge prefers each response to the baseline's; continues where it stopped, since
-    every answer may cost money."""
+def _preferences(judge: PairwiseJudge, job: Job[JudgementSettings], prompts: Panel, made: list[Line]) -> list[float]:
+    """How likely the judge prefers each response to the baseline's; continues where it stopped, since every answer may
+    cost money."""
     against, path = job.load(GENERATIONS, "baseline"), job.folder / "answers.jsonl"
     known = {row["prompt_hash"]: float(row["score"]) for row in read_lines(path)}
     write_lines(path, ({"prompt_hash": name, "score": score} for name, score in known.items()))
@@ -161,10 +153,7 @@ def _preferences(
     known |= {pair.prompt_hash: 0.5 for pair in pairs if pair.candidate == pair.baseline}
     questions, seed = [pair for pair in pairs if pair.prompt_hash not in known], job.settings.seed
     assert seed is not None
-    with (
-        path.open("a", encoding="utf-8") as file,
-        contextlib.closing(judge.answers(questions, seed)) as answers,
-    ):
+    with path.open("a", encoding="utf-8") as file, contextlib.closing(judge.answers(questions, seed)) as answers:
         for place, score in answers:
             name = questions[place].prompt_hash
             known[name] = score

@@ -97,8 +97,8 @@ def _spare_memory(scorer: PairScorer, compute: ComputeSettings) -> None:
 
 
 def with_beta(choice: ObjectiveChoice, beta: float, pairs: EncodedPairs) -> ObjectiveChoice:
-    """The recipe's β₀ where an objective leaves β open; β_LN from it and the lengths of `pairs` where the
-    objective's log-ratios are per token ("Length-normalized configurations")."""
+    """The recipe's β₀ where an objective leaves β open; β_LN from it and the lengths of `pairs` where the objective's
+    log-ratios are per token ("Length-normalized configurations")."""
     objective = choice.objective
     if objective.own_beta or "beta" in choice.settings:
         return choice

@@ -97,8 +97,8 @@ def _select(pairs: EncodedPairs, members: torch.Tensor) -> EncodedPairs:
 
 
 def gather_evidence(job: Job[OofSettings]) -> Notes:
-    """Every comparison scored once: sequence-level and length-normalized gaps, masked rows kept and
-    flagged ("OOF scoring mask")."""
+    """Every comparison scored once: sequence-level and length-normalized gaps, masked rows kept and flagged ("OOF
+    scoring mask")."""
     pairs, known, beta = job.load(PAIRS, "encoded"), job.load(REFERENCE, "reference"), job.settings.beta
     logps = torch.full((len(pairs), 2), torch.nan)
     for name in job.inputs:

@@ -23,13 +23,7 @@ from unmdpo.pipeline.stages.convert import converted_model
 from unmdpo.pipeline.stages.data import comparisons, encoded
 from unmdpo.pipeline.stages.learning import Trained, train_in, with_beta
 from unmdpo.pipeline.stages.reference import features, reference
-from unmdpo.pipeline.stages.scales import (
-    EstimatorChoice,
-    estimator_choice,
-    scale,
-    scale_of_rows,
-    units_of,
-)
+from unmdpo.pipeline.stages.scales import EstimatorChoice, estimator_choice, scale, scale_of_rows, units_of
 from unmdpo.pipeline.units import strengths
 from unmdpo.recipe.recipe import as_yaml
 from unmdpo.scale import Rows, ScaleBesidePolicy, make_estimator
@@ -83,9 +77,7 @@ class _Beside:
     of_row: Tensor  # (n,) the unit of each row
 
     @classmethod
-    def start(
-        cls, rows: Sequence[Comparison], choice: EstimatorChoice, job: Job[PolicySettings]
-    ) -> "_Beside":
+    def start(cls, rows: Sequence[Comparison], choice: EstimatorChoice, job: Job[PolicySettings]) -> "_Beside":
         units, names = units_of(rows, choice, job)
         made = make_estimator(choice.name, _settings_beside(choice, job.settings))
         assert isinstance(made, ScaleBesidePolicy)
@@ -117,9 +109,7 @@ def train_policy(job: Job[PolicySettings]) -> Notes:
     beside = None if s.beside is None else _Beside.start(rows, s.beside, job)
     data = TrainingData(pairs, strengths(rows), known, frozen, None if beside is None else beside.of_row)
     choice = with_beta(s.objective, s.beta, pairs)
-    trained = train_in(
-        job, job.source(s.model), s.training, choice, data, None if beside is None else beside.scale
-    )
+    trained = train_in(job, job.source(s.model), s.training, choice, data, None if beside is None else beside.scale)
     notes = trained.notes | {"settings": choice.settings}
     if beside is not None:
         beside.finish(trained.trainer, job)
@@ -129,19 +119,14 @@ def train_policy(job: Job[PolicySettings]) -> Notes:
     return notes
 
 
-def _export(
-    trained: Trained, choice: ObjectiveChoice, frozen: Tensor | None, job: Job[PolicySettings]
-) -> None:
+def _export(trained: Trained, choice: ObjectiveChoice, frozen: Tensor | None, job: Job[PolicySettings]) -> None:
     s = job.settings
     provenance = Provenance(
         name=job.stage.name,
         base_model=s.model.path,
         objective=choice.name,
         recipe=as_yaml(s.model_dump(mode="json")),
-        data={
-            "comparisons": len(trained.trainer.data),
-            "artifact": job.inputs["comparisons"].digest,
-        },
+        data={"comparisons": len(trained.trainer.data), "artifact": job.inputs["comparisons"].digest},
         scale=_scale_facts(job, frozen),
         metrics=METRICS.read(job.folder / METRICS.name)[-1],
     )

@@ -9,15 +9,7 @@ from torch import Tensor
 from unmdpo.catalog.estimators import ESTIMATORS
 from unmdpo.data import Comparison
 from unmdpo.errors import UserError
-from unmdpo.pipeline.artifacts import (
-    COMPARISONS,
-    EMBEDDINGS,
-    ESTIMATOR,
-    EVIDENCE,
-    PROMPTS,
-    SCALES,
-    ScaleTable,
-)
+from unmdpo.pipeline.artifacts import COMPARISONS, EMBEDDINGS, ESTIMATOR, EVIDENCE, PROMPTS, SCALES, ScaleTable
 from unmdpo.pipeline.graph import Graph
 from unmdpo.pipeline.stage import Job, Kind, Notes, Stage
 from unmdpo.pipeline.stages.data import comparisons
@@ -64,9 +56,7 @@ def scale(graph: Graph, name: str) -> Stage[Any]:
         inputs["features"] = features(graph)
     if estimator.pilots:
         inputs["oof"] = out_of_fold(graph)
-    settings = ScaleSettings(
-        estimator=estimator_choice(graph, name), length_normalized=given.length_normalized
-    )
+    settings = ScaleSettings(estimator=estimator_choice(graph, name), length_normalized=given.length_normalized)
     return graph.stage(SCALE_STAGE, settings, inputs, SCALE_STAGE.called(name))
 
 
@@ -141,9 +131,7 @@ def scale_of_rows(artifact: Artifact, rows: Sequence[Comparison]) -> Tensor:
     names = [(row.prompt_hash, pair_hash(row) if of_pairs else "") for row in rows]
     missing = [row for row, name in zip(rows, names, strict=True) if name not in known]
     if missing:
-        raise UserError(
-            f"the scale in {artifact.path} does not cover {len(missing)} rows; first: {missing[0].source}"
-        )
+        raise UserError(f"the scale in {artifact.path} does not cover {len(missing)} rows; first: {missing[0].source}")
     return torch.tensor([known[name] for name in names])
 
 
