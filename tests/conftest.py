@@ -41,3 +41,19 @@ def write(tmp_path: Path):
         return str(path)
 
     return write_rows
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory):
+    """A Ray cluster on this machine; gives the file that a test's worker leaves when it has died once."""
+    import ray
+
+    marker = tmp_path_factory.mktemp("marker") / "died"
+    root = str(Path(__file__).parents[1])
+    environment = {"UNMDPO_TEST_MARKER": str(marker), "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
+    ray.init(
+        num_cpus=2, num_gpus=0, include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20,
+        runtime_env={"env_vars": environment},
+    )  # fmt: skip
+    yield marker
+    ray.shutdown()

@@ -92,6 +92,10 @@ MODELS = {
 }
 OVERRIDES = RECIPES | PANELS | JUDGES | MODELS
 COMMANDS = {
+    "adapters over ranks": (
+        ["run", "{recipe}", "compute.ranks=2", "training.adapter.rank=4"],
+        r"override 'compute\.ranks=2': compute\.ranks: an adapter is trained on one GPU",
+    ),
     "no command": (["fly"], "No such command"),
     "no recipe": (["run"], "Missing argument"),
     "unknown recipe": (["run", "hs3-1"], "no recipe is called 'hs3-1'; did you mean 'hs3-1b'"),

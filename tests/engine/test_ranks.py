@@ -25,7 +25,7 @@ def torchrun(*arguments):
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error::UserWarning"},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=1200,
     )
     assert done.returncode == 0, done.stderr[-4000:]
 

@@ -122,3 +122,12 @@ def judged_by(function):
 
 def problems(run):
     return [finding for finding in verify(run) if finding.problem]
+
+
+def judged_by_function(folder, judge, **changes):
+    """One policy, judged by a function of this name."""
+    evaluation = {"baseline": "dpo", "panels": {"one": {"size": 2, "seed": 1}}, "max_new_tokens": 2}
+    return recipe(
+        folder, evaluation=evaluation | {"judge": {"function": judge}}, policies={"dpo": {"objective": "dpo"}},
+        scales={}, **changes,
+    )  # fmt: skip

@@ -86,6 +86,15 @@ class Recipe(Strict):
             raise error_at((*key, "settings"), str(error)) from error
 
     @model_validator(mode="after")
+    def _adapters_have_one_rank(self) -> Self:
+        adapters = [policy.training.adapter for policy in self.policies.values()]
+        if self.compute.ranks > 1 and any([self.training.adapter, self.pilots.adapter, *adapters]):
+            raise error_at(
+                ("compute", "ranks"), "an adapter is trained on one GPU: leave ranks at 1, or drop the adapter"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _evaluation_fits(self) -> Self:
         if self.evaluation is None:
             return self

@@ -54,8 +54,6 @@ def train_in(
     """Trains from the last checkpoint in the job's folder, if there is one."""
     loaded, adapted = load_to_train(model), None
     if settings.adapter is not None:
-        if Ranks.current().world > 1:
-            raise UserError("an adapter is trained on one GPU: leave compute.ranks at 1, or drop the adapter")
         adapted = add_lora(loaded, settings.adapter, seed=settings.random_seed)
     scorer = PairScorer(loaded)
     _spare_memory(scorer, job.compute)

@@ -1,0 +1,25 @@
+"""A mistake that shows only inside a Ray Train job is told once, although Ray starts its workers again."""
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.worlds.pipeline import judged_by_function, world
+from unmdpo.errors import UserError
+from unmdpo.pipeline.executors import execute
+from unmdpo.pipeline.run import open_run
+from unmdpo.pipeline.store import Store
+
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(1800), pytest.mark.filterwarnings("ignore")]
+
+
+def test_a_fault_inside_ray_train_is_told(cluster, tmp_path):
+    folder = world(tmp_path)
+    path = folder / "model" / "model.safetensors"
+    weights = load_file(path)
+    weights["model.norm.weight"] = torch.full_like(weights["model.norm.weight"], 3e38)
+    save_file(weights, path, metadata={"format": "pt"})
+    described = judged_by_function(folder, "tests.worlds.pipeline:longest", compute={"ranks": 2})
+    with pytest.raises(UserError, match=r"reference: log-probabilities of \d+ comparisons .* are not finite"):
+        execute(open_run(described, Store(tmp_path / "ray")), until="reference", executor="ray")
+    assert not [*(tmp_path / "ray").glob(".ray-*")]
