@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, SerializeAsAny
 
 from unmdpo.catalog.code import Code
 from unmdpo.settings import Strict, chosen_from
+
+if TYPE_CHECKING:
+    from unmdpo.engine.settings import ModelSource
 
 
 class JudgeSettings(Strict):
@@ -39,7 +42,7 @@ class JudgeKind:
     open: Callable[[Any], Any]  # settings → a `Judge`, or a `PairwiseJudge` if it compares pairs
     check: Callable[[Any], None] | None = None  # raises early what judging would raise hours later
     files: Callable[[Any], list[str]] | None = None  # local files that decide its scores
-    local: str | None = None  # the setting that names a model which runs on this machine
+    model: Callable[[Any], "ModelSource"] | None = None  # the model that it runs on this machine
     pairwise: bool = False  # compares each response with the baseline's
 
 
@@ -51,7 +54,7 @@ _ROWS = (
     JudgeKind(
         "reward-model", "a sequence classifier with one output", RewardModelSettings, key="path",
         open=_code("judges:open_reward_model"), check=_code("judges:check_reward_model"),
-        files=lambda settings: [settings.path], local="path",
+        files=lambda settings: [settings.path], model=_code("judges:reward_model_source"),
     ),
     JudgeKind(
         "function", "a Python function of prompts and responses", FunctionSettings, key="function",

@@ -36,6 +36,7 @@ def demo(
     from unmdpo.pipeline.executors import execute
     from unmdpo.pipeline.executors.local import default_jobs
     from unmdpo.pipeline.run import open_run
+    from unmdpo.pipeline.stages.scales import SCALE_STAGE
     from unmdpo.pipeline.store import Store
     from unmdpo.report import write_report
 
@@ -47,10 +48,10 @@ def demo(
     run = open_run(recipe, Store(folder / "store"))
     with shown_progress(len(run.stages)) as view:
         execute(run, jobs=jobs or default_jobs(), view=view)
-    if "summary" in run.finished:
+    if run.summarized:
         show_summary(run.summary)
     for name, scale in recipe.scales.items():
-        if f"scale[{name}]" in run.finished and scale.unit == "prompt":
+        if run.has(SCALE_STAGE, name) and scale.unit == "prompt":
             _show_check(check_scale(run, name))
     report = write_report(run, folder / "report.html", truth_of(recipe))
     typer.echo(f"report: {report}")

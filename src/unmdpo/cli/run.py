@@ -58,7 +58,7 @@ def run(
             executor=executor.value,
             view=view,
         )
-    if "summary" in run.finished:
+    if run.summarized:
         show_summary(run.summary)
     typer.echo(f"run: {run.folder}", err=True)
 

@@ -19,9 +19,12 @@ from unmdpo.data.identity import Prompt
 from unmdpo.errors import UserError, did_you_mean
 from unmdpo.experiments.demo import WORLD, check_scale, demo_recipe, truth_of
 from unmdpo.lab.world import Knobs
-from unmdpo.pipeline.artifacts import COMPARISONS, POLICY_SCALE
+from unmdpo.pipeline.artifacts import POLICY_SCALE
 from unmdpo.pipeline.executors import execute
 from unmdpo.pipeline.run import Run, open_run
+from unmdpo.pipeline.stage import Kind
+from unmdpo.pipeline.stages.pilots import PILOT_STAGE
+from unmdpo.pipeline.stages.policies import POLICY_STAGE
 from unmdpo.pipeline.store import Store
 from unmdpo.pipeline.units import PromptIndex
 from unmdpo.stats.evaluation import Estimate, rank_correlation
@@ -109,14 +112,17 @@ def gain(candidate: str, opponent: str) -> Measure:
 
 def pilot_cost(run: Run) -> float:
     """FLOPs of all pilots as a multiple of one policy's training."""
-    notes = {name: artifact.manifest["notes"] for name, artifact in run.finished.items()}
-    pilots = sum(found["flops"] for name, found in notes.items() if name.startswith("pilot["))
-    return float(pilots / notes["policy[dpo]"]["flops"])
+
+    def flops(kind: Kind[Any]) -> list[float]:
+        made = [name for name, stage in run.stages.items() if stage.kind is kind]
+        return [run.artifact(name).manifest["notes"]["flops"] for name in made]
+
+    return sum(flops(PILOT_STAGE)) / flops(POLICY_STAGE)[0]
 
 
 def _learned_beside(run: Run, policy: str) -> tuple[list[Prompt], list[float]]:
-    index = PromptIndex.of(COMPARISONS.load(run.artifact("comparisons")))
-    return index.prompts, POLICY_SCALE.load(run.artifact(f"policy[{policy}]")).q_.tolist()
+    index = PromptIndex.of(run.comparisons())
+    return index.prompts, POLICY_SCALE.load(run.artifact(POLICY_STAGE.called(policy))).q_.tolist()
 
 
 _SCALES = "scales={seq: {estimator: pooled}, ln: {estimator: pooled, length_normalized: true}}"

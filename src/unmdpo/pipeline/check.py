@@ -46,7 +46,7 @@ def check_judge(recipe: Recipe) -> None:
 
 def check_judge_code(recipe: Recipe) -> None:
     """The same for judges that need no model, so that a plan can be made without a network."""
-    if recipe.evaluation is not None and kind_of(recipe.evaluation.judge).local is None:
+    if recipe.evaluation is not None and kind_of(recipe.evaluation.judge).model is None:
         check_judge(recipe)
 
 
@@ -58,10 +58,9 @@ def missing_places(recipe: Recipe) -> dict[str, str]:
     if recipe.pilots.model is not None:
         models["pilots.model.path"] = recipe.pilots.model.path
     if recipe.evaluation is not None:
-        judge = recipe.evaluation.judge
-        local = kind_of(judge).local
-        if local is not None:
-            models[f"{JUDGE}{local}"] = getattr(judge, local)
+        kind = kind_of(recipe.evaluation.judge)
+        if kind.model is not None:
+            models[f"{JUDGE}{kind.key}"] = kind.model(recipe.evaluation.judge).path
         for name, panel in recipe.evaluation.panels.items():
             data[f"evaluation.panels.{name}.path"] = panel.path
     named = [(key, path, Path(path)) for key, path in models.items() if path is not None]

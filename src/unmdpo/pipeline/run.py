@@ -9,9 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from unmdpo.data import Comparison
 from unmdpo.errors import UserError, did_you_mean
 from unmdpo.files import write_json, write_text
-from unmdpo.pipeline.artifacts import GENERATIONS, MODEL, PANEL, SCORES, SUMMARY, Panel
+from unmdpo.pipeline.artifacts import COMPARISONS, GENERATIONS, MODEL, PANEL, SCORES, SUMMARY, Panel
 from unmdpo.pipeline.fingerprint import Fingerprints
 from unmdpo.pipeline.fitted import FittedScale
 from unmdpo.pipeline.stage import CONVERTED, Job, Kind, Notes, Stage
@@ -54,6 +55,15 @@ class Run:
         artifacts = {name: self.find(stage) for name, stage in self.stages.items()}
         return {name: artifact for name, artifact in artifacts.items() if artifact is not None}
 
+    def has(self, kind: Kind[Any], *parts: str) -> bool:
+        """Whether a stage of this kind is part of the run and finished."""
+        stage = self.stages.get(kind.called(*parts))
+        return stage is not None and self.find(stage) is not None
+
+    @property
+    def summarized(self) -> bool:
+        return self.has(SUMMARY_STAGE)
+
     def inputs_of(self, stage: Stage[Any]) -> dict[str, Artifact]:
         """The finished artifacts that a stage is made from."""
         artifacts = {name: self.find(needed) for name, needed in stage.inputs.items()}
@@ -69,6 +79,10 @@ class Run:
     def policy(self, name: str) -> Path:
         """A folder for `from_pretrained`."""
         return MODEL.load(self.artifact(POLICY_STAGE.called(name)))
+
+    def comparisons(self) -> list[Comparison]:
+        """What was trained on."""
+        return COMPARISONS.load(self.artifact(COMPARISONS_STAGE.name))
 
     def panel(self, name: str) -> Panel:
         return PANEL.load(self.artifact(PANEL_STAGE.called(name)))

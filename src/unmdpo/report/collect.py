@@ -8,8 +8,12 @@ import numpy as np
 
 from unmdpo.catalog.objectives import INITIAL
 from unmdpo.data.identity import Prompt
-from unmdpo.pipeline.artifacts import COMPARISONS, EVIDENCE, METRICS, prompt_of
+from unmdpo.pipeline.artifacts import EVIDENCE, METRICS, prompt_of
 from unmdpo.pipeline.run import Run
+from unmdpo.pipeline.stages.evaluation import JUDGEMENT_STAGE
+from unmdpo.pipeline.stages.pilots import OOF_STAGE
+from unmdpo.pipeline.stages.policies import POLICY_STAGE
+from unmdpo.pipeline.stages.scales import SCALE_STAGE
 from unmdpo.stats.evaluation import Estimate, rank_correlation
 
 Truth = Callable[[Prompt], float]  # q* of a prompt, where a world knows it
@@ -64,7 +68,7 @@ class Facts:
 
     @property
     def summary(self) -> dict[str, Any]:
-        return self.run.summary if "summary" in self.run.finished else {}
+        return self.run.summary if self.run.summarized else {}
 
     @property
     def pilot_share(self) -> float:
@@ -80,7 +84,7 @@ def collect(run: Run, truth: Truth | None = None) -> Facts:
         scales=[
             _scale(run, name, truth)
             for name, recipe in run.recipe.scales.items()
-            if f"scale[{name}]" in finished and recipe.unit == "prompt"
+            if run.has(SCALE_STAGE, name) and recipe.unit == "prompt"
         ],
         costs=[_cost(name, artifact.manifest) for name, artifact in finished.items()],
         panels=list(_panels(run)),
@@ -91,9 +95,9 @@ def _curves(run: Run) -> dict[str, dict[str, list[tuple[float, float]]]]:
     """Metric → policy → its values over updates."""
     found: dict[str, dict[str, list[tuple[float, float]]]] = {metric: {} for metric in CURVES}
     for policy in run.recipe.policies:
-        if f"policy[{policy}]" not in run.finished:
+        if not run.has(POLICY_STAGE, policy):
             continue
-        rows = METRICS.load(run.artifact(f"policy[{policy}]"))
+        rows = METRICS.load(run.artifact(POLICY_STAGE.called(policy)))
         for metric in CURVES:
             line = [(float(row["update"]), float(row[metric])) for row in rows if metric in row]
             if line:
@@ -104,13 +108,13 @@ def _curves(run: Run) -> dict[str, dict[str, list[tuple[float, float]]]]:
 def _scale(run: Run, name: str, truth: Truth | None) -> ScaleFacts:
     table = run.scale(name).known()
     prompts = [prompt_of(text) for text in table["prompt"].to_pylist()]
-    rows = COMPARISONS.load(run.artifact("comparisons"))
+    rows = run.comparisons()
     places = {found: place for place, found in enumerate(table["prompt_hash"].to_pylist())}
     of_row = np.array([places[row.prompt_hash] for row in rows])
     strength = np.array([float(row.strength) for row in rows])
     residual: list[float] = []
-    if "oof" in run.stages[f"scale[{name}]"].inputs:
-        evidence = EVIDENCE.load(run.artifact("oof")).of(run.recipe.scales[name].length_normalized)
+    if OOF_STAGE.name in run.stages[SCALE_STAGE.called(name)].inputs:
+        evidence = EVIDENCE.load(run.artifact(OOF_STAGE.name)).of(run.recipe.scales[name].length_normalized)
         residual = _means(of_row, strength - evidence.numpy(), len(places))
     return ScaleFacts(
         name,
@@ -148,7 +152,7 @@ def _cost(name: str, manifest: dict[str, Any]) -> Cost:
 def _panels(run: Run) -> Iterator[PanelFacts]:
     """The panels that have judged answers."""
     for name in [] if run.recipe.evaluation is None else run.recipe.evaluation.answered:
-        policies = [p for p in (*run.recipe.policies, INITIAL) if f"judgement[{p},{name}]" in run.finished]
+        policies = [p for p in (*run.recipe.policies, INITIAL) if run.has(JUDGEMENT_STAGE, p, name)]
         if policies:
             panel = run.panel(name)
             answers = {

@@ -64,14 +64,14 @@ class RewardModel:
 
 
 def open_reward_model(settings: RewardModelSettings) -> Judge:
-    return RewardModel(_source(settings), local_device())
+    return RewardModel(reward_model_source(settings), local_device())
 
 
 def check_reward_model(settings: RewardModelSettings) -> None:
-    check_reachable(_source(settings))
+    check_reachable(reward_model_source(settings))
 
 
-def _source(settings: RewardModelSettings) -> ModelSource:
+def reward_model_source(settings: RewardModelSettings) -> ModelSource:
     return ModelSource(path=settings.path, revision=settings.revision)
 
 

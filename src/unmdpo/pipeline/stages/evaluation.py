@@ -15,7 +15,6 @@ from unmdpo.engine.inference.judges import checked
 from unmdpo.engine.models import load_model
 from unmdpo.engine.pairs.encode import Encoder
 from unmdpo.engine.ranks import local_device
-from unmdpo.engine.settings import ModelSource
 from unmdpo.files import read_lines, write_json, write_lines
 from unmdpo.pipeline.artifacts import GENERATIONS, MODEL, PANEL, SCORES, SUMMARY, Line, Panel
 from unmdpo.pipeline.costs import MEAN_PROMPT, Cost, Estimates
@@ -230,11 +229,10 @@ def _judging_cost(estimates: Estimates, stage: Stage[JudgementSettings]) -> Cost
     """Of a judge that runs here."""
     judge, prompts = stage.settings.judge, stage.inputs["panel"].settings.size
     written = stage.inputs["generation"].settings.max_new_tokens
-    local = kind_of(judge).local
-    if local is None:
+    model = kind_of(judge).model
+    if model is None:
         return Cost()
-    model = ModelSource(path=getattr(judge, local), revision=getattr(judge, "revision", None))
-    return estimates.reading(model, float(prompts * (MEAN_PROMPT + written)))
+    return estimates.reading(model(judge), float(prompts * (MEAN_PROMPT + written)))
 
 
 GENERATION_STAGE = Kind("generation", answer, uses_model=True, cost=_answering_cost)
