@@ -9,7 +9,7 @@ from tests.worlds.models import TINY, one_by_one
 from unmdpo.engine.inference.decode import decode
 from unmdpo.engine.models import choose_attention
 from unmdpo.engine.pairs.scorer import PairScorer, compile_layers, score
-from unmdpo.engine.settings import ObjectiveChoice
+from unmdpo.engine.settings import ComputeSettings, ObjectiveChoice
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.trainer import Trainer
 
@@ -68,7 +68,7 @@ def test_bfloat16_training_with_compiled_layers():
     compile_layers(model)
     scorer, pairs = PairScorer(model), encoded()
     data = TrainingData(pairs, torch.ones(20), reference=score(scorer, pairs, 512))
-    settings = SETTINGS.__class__(**(vars(SETTINGS) | {"token_budget": 512, "updates": 30}))
-    lines = list(Trainer(scorer, data, ObjectiveChoice(name="dpo"), settings).run())
+    settings, compute = SETTINGS.model_copy(update={"updates": 30}), ComputeSettings(token_budget=512)
+    lines = list(Trainer(scorer, data, ObjectiveChoice(name="dpo"), settings, compute).run())
     assert abs(lines[0]["rewards/margins"]) < 0.05
     assert lines[-1]["rewards/accuracies"] > 0.9
