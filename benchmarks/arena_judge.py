@@ -1,10 +1,10 @@
-"""A judge that this project did not train: TRL's RewardTrainer on scored answers of other models.
+"""Trains a judge outside this project's engine: TRL's RewardTrainer on scored answers of other models.
 
     python -m benchmarks.arena_judge MODEL arena-bench-v1.jsonl.gz OUT [--check ultrafeedback-eval.jsonl.gz]
 
-MODEL is a folder with an instruction-tuned model. A fifth of the prompts is held out, by hash; the figures printed
-(and written to OUT/accuracy.json) are the share of held-out pairs that the judge orders as the scores do, beside what
-length alone would reach. Needs trl and datasets.
+MODEL is a folder with an instruction-tuned model. A fifth of the prompts is held out by hash. Prints, and writes to
+OUT/accuracy.json, the share of held-out pairs that the judge orders as the scores do, and what length alone would
+reach. Needs trl and datasets.
 """
 
 import argparse
@@ -52,19 +52,19 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def arena_pairs(path: Path) -> list[Pair]:
-    """At most so many pairs of each prompt, whose scores differ by at least one."""
+    """At most PAIRS_OF_A_PROMPT pairs per prompt, with scores that differ by at least one."""
     answers: dict[str, list[tuple[float, str]]] = {}
     for row in lines(path):
         mean = sum(row["scores"]) / len(row["scores"])
         answers.setdefault(row["prompt"], []).append((mean, row["response"]))
     rng, pairs = random.Random(SEED), list[Pair]()
     for prompt, scored in answers.items():
-        found = [
+        candidates = [
             Pair(prompt, max(a, b)[1], min(a, b)[1], abs(a[0] - b[0]))
             for a, b in itertools.combinations(scored, 2)
             if abs(a[0] - b[0]) >= 1
         ]
-        pairs += rng.sample(found, min(PAIRS_OF_A_PROMPT, len(found)))
+        pairs += rng.sample(candidates, min(PAIRS_OF_A_PROMPT, len(candidates)))
     return pairs
 
 
@@ -77,8 +77,8 @@ def feedback_pairs(path: Path) -> list[Pair]:
 
 
 def train(model: str, pairs: Sequence[Pair], out: Path, batch: int, rate: float) -> int:
-    """How many pairs were short enough to be learned from."""
-    from datasets import Dataset  # noqa: PLC0415 - only for this
+    """Trains the judge and returns how many pairs were short enough to train on."""
+    from datasets import Dataset  # noqa: PLC0415 - only needed here
     from trl import RewardConfig, RewardTrainer  # noqa: PLC0415
 
     cuda = torch.cuda.is_available()
@@ -96,7 +96,7 @@ def train(model: str, pairs: Sequence[Pair], out: Path, batch: int, rate: float)
 
 
 def accuracy(judge: RewardModel, pairs: Sequence[Pair]) -> dict[str, float]:
-    """Of the judge, of the judge on clear pairs, and of `longer is better`."""
+    """Accuracy of the judge, of the judge on clear pairs, and of `longer is better`."""
     prompts = [(Message("user", pair.prompt),) for pair in pairs]
     better, worse = (
         torch.tensor(judge(prompts, [getattr(pair, side) for pair in pairs])) for side in ("better", "worse")
@@ -117,22 +117,22 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--check", type=Path, help="pairs of another kind, to see how far the judge carries")
-    parser.add_argument("--pairs", type=int, help="train on this many only")
+    parser.add_argument("--check", type=Path, help="pairs of another kind, to see how well the judge generalizes")
+    parser.add_argument("--pairs", type=int, help="train on only this many")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--rate", type=float, default=2e-5)
     given = parser.parse_args()
     pairs = arena_pairs(given.data)
-    taught = [pair for pair in pairs if not pair.is_held_out]
-    random.Random(SEED).shuffle(taught)
-    learned = train(given.model, taught[: given.pairs], given.out, given.batch, given.rate)
+    training = [pair for pair in pairs if not pair.is_held_out]
+    random.Random(SEED).shuffle(training)
+    trained = train(given.model, training[: given.pairs], given.out, given.batch, given.rate)
     judge = RewardModel(ModelSource(path=str(given.out)), local_device())
-    found: dict[str, Any] = {"trained on": learned}
-    found["held out"] = accuracy(judge, [pair for pair in pairs if pair.is_held_out])
+    results: dict[str, Any] = {"trained on": trained}
+    results["held out"] = accuracy(judge, [pair for pair in pairs if pair.is_held_out])
     if given.check is not None:
-        found["elsewhere"] = accuracy(judge, feedback_pairs(given.check))
-    (given.out / "accuracy.json").write_text(json.dumps(found, indent=2) + "\n", "utf-8")
-    print(json.dumps(found, indent=2))
+        results["elsewhere"] = accuracy(judge, feedback_pairs(given.check))
+    (given.out / "accuracy.json").write_text(json.dumps(results, indent=2) + "\n", "utf-8")
+    print(json.dumps(results, indent=2))
 
 
 if __name__ == "__main__":

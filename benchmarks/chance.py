@@ -2,9 +2,9 @@
 
     python -m benchmarks.chance STORE RUN SCALE [--times 200]
 
-RUN is a folder in STORE/runs. The scale is fitted again as its recipe says, then as often with the prompts' features
-exchanged at random: what is left of the fit is what a head finds in noise. Two statistics: the loss of the fit itself,
-and the loss of predictions for prompts that a cross-fitted head has not seen.
+RUN is a folder in STORE/runs. The scale is fitted again as its recipe says, then many times with the features shuffled
+between prompts: what remains of the fit is what a head finds in noise. There are two statistics: the loss of the fit
+itself, and the loss of predictions for prompts that a cross-fitted head has not seen.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""How fast data becomes comparisons, and how fast both audits run, at HelpSteer3's size.
+"""How fast data is loaded as comparisons, and how fast both audits run, at HelpSteer3's size.
 
     python -m benchmarks.data [--rows 38459] [--file PATH]
 
-Writes a synthetic file of HelpSteer3's shape (about 700 MB of text; random words, a fifth of it in other scripts,
-repeated prompts and duplicate rows in the real proportions), then measures wall time and peak memory of each job in a
-process of its own.
+Writes a synthetic file of HelpSteer3's shape (about 700 MB of random words, a fifth of them in other scripts, with
+repeated prompts and duplicate rows in the real proportions), then measures the wall time and peak memory of each job
+in a separate process.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def row(rng: random.Random, size: float) -> dict[str, object]:
 
 
 def write_rows(path: Path, rows: int, size: float = 480.0) -> None:
-    """Three rows in eight repeat an earlier one, as in the released training file."""
+    """Writes rows, three in eight of which repeat an earlier one, as in the released training file."""
     rng, recent = random.Random(0), list[str]()
     with path.open("w", encoding="utf-8") as file:
         for _ in range(rows):

@@ -1,5 +1,5 @@
-"""How fast messages become tokens, at HelpSteer3's size: 36,000 pairs with a byte-level BPE tokenizer that is trained
-here on words of a Zipf vocabulary.
+"""How fast messages become tokens at HelpSteer3's size: 36,000 pairs, with a byte-level BPE tokenizer trained here on
+words of a Zipf vocabulary.
 
     python -m benchmarks.encode [--pairs 36000]
 """
@@ -29,7 +29,7 @@ SPECIAL = ["<|bos|>", "<|start|>", "<|sep|>", "<|end|>"]
 
 
 class Words:
-    """Text of a given number of words, frequent ones first."""
+    """Text of a given number of words, drawn with Zipf frequencies."""
 
     def __init__(self, seed: int = 0) -> None:
         self.rng = random.Random(seed)
@@ -46,12 +46,12 @@ def make_tokenizer(words: Words) -> PreTrainedTokenizerFast:
     bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=16_000, special_tokens=SPECIAL, show_progress=False)
     bpe.train_from_iterator((words.text(500) for _ in range(2000)), trainer)
-    made = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=bpe, bos_token="<|bos|>", eos_token="<|end|>"
     )
-    made.add_special_tokens({"additional_special_tokens": SPECIAL})
-    made.chat_template = TEMPLATE
-    return made
+    tokenizer.add_special_tokens({"additional_special_tokens": SPECIAL})
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer
 
 
 def comparisons(count: int, words: Words) -> Iterator[Comparison]:

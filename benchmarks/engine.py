@@ -1,4 +1,4 @@
-"""The engine's speed for `docs/performance.md`: `unmdpo bench` with what only we want to see.
+"""The engine's speed for `docs/performance.md`: `unmdpo bench` with options for developers.
 
     python -m benchmarks.engine [--model 1b|8b|135m|tiny] [--budget 16384] [--lora 64] [--profile] …
 
@@ -26,8 +26,8 @@ def main() -> None:
     parser.add_argument("--offload-optimizer", action="store_true")
     parser.add_argument("--checkpointing", action=argparse.BooleanOptionalAction)
     parser.add_argument("--no-compile", action="store_true")
-    parser.add_argument("--profile", action="store_true", help="where the time of everything goes")
-    parser.add_argument("--kernel-options", help="FlexAttention's block sizes as JSON; {} for its own")
+    parser.add_argument("--profile", action="store_true", help="show where the time goes")
+    parser.add_argument("--kernel-options", help="FlexAttention's block sizes as JSON; {} for its defaults")
     given = parser.parse_args()
     if given.kernel_options is not None:
         scorer.HOPPER_BLOCKS = json.loads(given.kernel_options)

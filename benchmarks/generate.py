@@ -1,8 +1,8 @@
-"""How fast policies answer: beside `model.generate` with all prompts at once, and one at a time.
+"""How fast policies answer, compared with `model.generate` on all prompts at once and one at a time.
 
     python -m benchmarks.generate [--model 1b] [--prompts 192] [--new-tokens 256] [--loop 2]
 
-Random weights seldom end a response, so both write the full number of tokens. Needs a GPU for large shapes.
+Random weights rarely end a response, so both write the full number of tokens. Needs a GPU for large shapes.
 """
 
 import argparse
@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--model", default="1b", choices=[*SHAPES])
     parser.add_argument("--prompts", type=int, default=192)
     parser.add_argument("--new-tokens", type=int, default=256)
-    parser.add_argument("--loop", type=int, default=2, help="prompts of the plain loop")
+    parser.add_argument("--loop", type=int, default=2, help="number of prompts in the plain loop")
     given = parser.parse_args()
     shape, device = SHAPES[given.model], local_device()
     torch.manual_seed(0)

@@ -2,10 +2,10 @@
 
     python -m benchmarks.load [--rows 4000 40000] [--size 120]
 
-What models would say (log-probabilities, embeddings, answers) is random; the stages that read it are the real ones,
-each in a process of its own. Prints one line for each stage: seconds, microseconds for each row, peak memory; then the
-report and the verification of a run of twelve policies on 800 prompts. Ends with an error where time for each row
-grows by more than 1.3 from the first to the last number of rows, or 2 GiB do not suffice.
+Model outputs (log-probabilities, embeddings, answers) are random; the stages that read them are the real ones, each in
+a separate process. Prints one line per stage: seconds, microseconds per row, peak memory; then the same for the report
+and the verification of a run of twelve policies on 800 prompts. Exits with an error if the time per row grows by more
+than a factor of 1.3 from the smallest to the largest number of rows, or if 2 GiB are not enough.
 """
 
 import argparse
@@ -45,11 +45,11 @@ from unmdpo.recipe import Recipe
 from unmdpo.report.page import write_report
 
 POLICIES, WIDTH, UPDATES = 12, 2048, 150
-GROWTH, MEMORY = 1.3, 2.0  # of the time for a row; GiB
+GROWTH, MEMORY = 1.3, 2.0  # of the time per row; GiB
 
 
 def longest(prompts: list[Any], responses: list[str]) -> list[float]:
-    """A judge."""
+    """A judge that prefers long responses."""
     return [float(len(text)) for text in responses]
 
 
@@ -73,12 +73,12 @@ def recipe(folder: Path, panel: int) -> Recipe:
             "judge": {"function": "benchmarks.load:longest"},
         },
     }
-    for number, name in enumerate(names[1:]):  # policies that differ, so that their answers do
+    for number, name in enumerate(names[1:]):  # different seeds, so answers differ
         described["policies"][name]["training"] = {"seed": number}  # type: ignore[index]
     return Recipe.model_validate(described)
 
 
-# --- What a GPU would have made -----------------------------------------------------------------------
+# --- What a GPU would have produced -----------------------------------------------------------------------
 
 
 def _reference(run: Run, stage: Stage[Any], folder: Path, rng: torch.Generator) -> None:
@@ -136,14 +136,14 @@ def pretend(run: Run, stage: Stage[Any]) -> None:
 
 
 def measure(folder: Path, panel: int, what: str) -> tuple[float, float]:
-    """Seconds and GiB of a stage, or of the report or the verification, in a process of its own."""
+    """Seconds and GiB of a stage, the report or the verification, measured in a separate process."""
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     process = context.Process(target=_measured, args=(folder, panel, what, results))
     process.start()
-    found: tuple[float, float] = results.get(timeout=1800)
+    seconds_and_memory: tuple[float, float] = results.get(timeout=1800)
     process.join()
-    return found
+    return seconds_and_memory
 
 
 def _measured(folder: Path, panel: int, what: str, results: Any) -> None:
@@ -162,7 +162,7 @@ def _measured(folder: Path, panel: int, what: str, results: Any) -> None:
 
 def at(rows: int, size: float) -> dict[str, tuple[float, float]]:
     """Stage → seconds and GiB."""
-    found: dict[str, tuple[float, float]] = {}
+    measured: dict[str, tuple[float, float]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder, panel = Path(name), min(800, rows // 20)
         write_rows(folder / "train.jsonl", rows, size)
@@ -173,18 +173,18 @@ def at(rows: int, size: float) -> dict[str, tuple[float, float]]:
             if stage.kind.name in PRETENDED:
                 pretend(run, stage)
             elif stage.kind.name != "judgement" or stage.name == "judgement[dpo,panel]":
-                found[stage.name] = measure(folder, panel, stage.name)
+                measured[stage.name] = measure(folder, panel, stage.name)
             else:
                 make_here(run, stage, lambda text: None)
         for what in ("report", "verify"):
-            found[what] = measure(folder, panel, what)
-    return found
+            measured[what] = measure(folder, panel, what)
+    return measured
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="+", default=[4_000, 40_000])
-    parser.add_argument("--size", type=float, default=120.0, help="words of a response, about")
+    parser.add_argument("--size", type=float, default=120.0, help="approximate number of words in a response")
     given = parser.parse_args()
     measured = {}
     for rows in given.rows:
@@ -198,15 +198,15 @@ def main() -> None:
 
 
 def beyond_bounds(measured: dict[int, dict[str, tuple[float, float]]]) -> list[str]:
-    """One line for each stage that grows faster than its rows, or takes too much memory."""
+    """One line for each stage that slows down with the number of rows or takes too much memory."""
     few, many = min(measured), max(measured)
     problems = []
     for stage, (seconds, memory) in measured[many].items():
         growth = (seconds / many) / (measured[few][stage][0] / few)
         if growth > GROWTH:
-            problems.append(f"{stage}: a row takes {growth:.2f} times as long at {many:,} rows")
+            problems.append(f"{stage}: each row takes {growth:.2f} times as long at {many:,} rows as at {few:,}")
         if memory > MEMORY:
-            problems.append(f"{stage}: {memory:.2f} GiB")
+            problems.append(f"{stage}: {memory:.2f} GiB of memory, more than {MEMORY:g}")
     return problems
 
 

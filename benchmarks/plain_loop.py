@@ -1,8 +1,8 @@
-"""The engine on a CPU beside the loop anyone would write: both responses padded, all logits kept.
+"""The engine on a CPU compared with a plain training loop: both responses padded, all logits kept.
 
     python -m benchmarks.plain_loop
 
-Small Llamas with random weights, as in the demo and the tests; median milliseconds of an update.
+Uses small Llamas with random weights, as in the demo and the tests; prints median milliseconds per update.
 """
 
 import copy

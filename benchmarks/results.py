@@ -1,8 +1,8 @@
-"""What docs/results.md says beyond the tables that `unmdpo run` prints, from the runs in a store.
+"""Numbers in docs/results.md beyond the tables that `unmdpo run` prints, computed from the runs in a store.
 
     python -m benchmarks.results STORE
 
-Win rates at equal length (the recipe `smollm2-135m`), and the price of pilots (`smollm2-135m-pilots-*`).
+Win rates at equal length (the recipe `smollm2-135m`), and the cost of pilots (`smollm2-135m-pilots-*`).
 """
 
 import argparse
@@ -26,7 +26,7 @@ VARIANTS = ("17", "lora", "3", "2", "third")
 
 
 class Finished:
-    """A finished run, read from its record alone: neither model nor data need be there."""
+    """A finished run, read from its record alone: neither its model nor its data need to exist."""
 
     def __init__(self, store: Path, name: str) -> None:
         records = [
@@ -34,7 +34,7 @@ class Finished:
             for path in sorted((store / "runs").glob(f"{name}-????????????/run.json"))
         ]
         self.store = store
-        self.stages = next(said["stages"] for _, said in records if "summary" in said["stages"])
+        self.stages = next(record["stages"] for _, record in records if "summary" in record["stages"])
 
     def path(self, stage: str) -> Path:
         return self.store / "artifacts" / str(self.stages[stage]["place"])
@@ -50,14 +50,14 @@ class Finished:
         return dict(zip(table["prompt_hash"], table["q"], strict=True))
 
     def flops(self, kind: str) -> float:
-        """Of all stages of a kind, or of one."""
+        """FLOPs of all stages of a kind, or of a single stage."""
         names = [name for name in self.stages if name == kind or name.startswith(f"{kind}[")]
         manifests = [json.loads((self.path(name) / "manifest.json").read_text("utf-8")) for name in names]
         return float(sum(manifest["notes"]["flops"] for manifest in manifests))
 
 
 def at_equal_length(ours: Judged, theirs: Judged) -> tuple[float, float, float]:
-    """Win rate where a logistic curve through tanh of the length difference crosses zero, in %, with a bootstrap
+    """Win rate in % that a logistic curve in tanh of the length difference gives at zero difference, with a bootstrap
     interval over prompts; ties are left out."""
     difference = ours.characters - theirs.characters
     longer = np.tanh(difference / difference.std())[:, None]  # (n, 1)
@@ -82,18 +82,18 @@ def equal_lengths(run: Finished) -> None:
             continue
         ours = run.judged(name, "alpaca")
         value, low, high = at_equal_length(ours, run.judged(against, "alpaca"))
-        liking = spearmanr(ours.scores, ours.characters).statistic
-        print(f"{name}, {against}, {value:.2f} [{low:.2f}, {high:.2f}], {liking:.2f}")
+        correlation = spearmanr(ours.scores, ours.characters).statistic
+        print(f"{name}, {against}, {value:.2f} [{low:.2f}, {high:.2f}], {correlation:.2f}")
 
 
 def price_of_pilots(full: Finished, store: Path) -> None:
-    print("pilots, cost in DPO runs, Spearman with full, win rates of ULNM-WR against DPO and against the full")
+    print("pilots, cost in DPO runs, Spearman with full, win rates of ULNM-WR against DPO and against full ULNM-WR")
     once = full.flops("policy[dpo]")
     for name in ("", *(f"-pilots-{variant}" for variant in VARIANTS)):
         run = Finished(store, f"{MAIN}{name}") if name else full
         rank = spearmanr([*full.scale.values()], [run.scale[prompt] for prompt in full.scale]).statistic
-        told = [f"{panel} {_rates(run, full, panel)}" for panel in PANELS]
-        print(f"{name[8:] or 'full'}, {run.flops('pilot') / once:.2f}, {rank:.3f}, {', '.join(told)}")
+        rates = [f"{panel} {_rates(run, full, panel)}" for panel in PANELS]
+        print(f"{name[8:] or 'full'}, {run.flops('pilot') / once:.2f}, {rank:.3f}, {', '.join(rates)}")
 
 
 def _rates(run: Finished, full: Finished, panel: str) -> str:
@@ -101,8 +101,8 @@ def _rates(run: Finished, full: Finished, panel: str) -> str:
     rates = []
     for opponent, of in opponents.items():
         theirs = of.judged(opponent, panel)
-        found: Any = compare(ours, theirs, Resamples.draw(len(ours.scores), 42)).to_dict()["win_rate"]
-        rates.append(f"{found['value']:.2f} [{found['low']:.2f}, {found['high']:.2f}]")
+        rate: Any = compare(ours, theirs, Resamples.draw(len(ours.scores), 42)).to_dict()["win_rate"]
+        rates.append(f"{rate['value']:.2f} [{rate['low']:.2f}, {rate['high']:.2f}]")
     return " and ".join(rates)
 
 

@@ -1,7 +1,9 @@
-"""How fast scales are fitted and features made at HelpSteer3's size, and how well q̂ ranks a known q*.
+"""How fast scales are fitted and features computed at HelpSteer3's size, and how well q̂ ranks a known q*.
 
-python -m benchmarks.scale             times on this machine
-python -m benchmarks.scale --recovery  Spearman correlations in worlds whose noise scale is known
+Usage:
+
+    python -m benchmarks.scale             times on this machine
+    python -m benchmarks.scale --recovery  Spearman correlations in worlds with a known noise scale
 """
 
 import argparse
@@ -37,7 +39,7 @@ def times() -> None:
     print(f"pooled fit, {ROWS:,} rows over {PROMPTS:,} prompts, 150 updates: ", end="", flush=True)
     print(f"{seconds(lambda: PooledScale().fit(units, rows)):.2f} s")
     embeddings = torch.randn(PROMPTS, 4096, generator=rng)
-    count_sketch(embeddings[:1])  # the hash table is made once for a dimension
+    count_sketch(embeddings[:1])  # builds the hash table, which is cached per dimension
     print(f"sketch of {PROMPTS:,} × 4,096: {seconds(lambda: count_sketch(embeddings)):.2f} s")
     words = random.Random(0)
     vocabulary = ["".join(words.choices("etaoinshrdlu", k=words.randint(1, 9))) for _ in range(50_000)]
@@ -60,7 +62,7 @@ def recovery(seeds: int = 5) -> None:
     print("world | prompts | Spearman with q* | with gap size | std of log q̂")
     for name, knobs in WORLDS.items():
         for prompts in (500, 4_000, 22_756):
-            found = []
+            results = []
             for seed in range(seeds):
                 world = random_utility_world(prompts, seed=seed, **knobs)  # type: ignore[arg-type]
                 fitted = PooledScale().fit(world.units, world.rows)
@@ -68,8 +70,8 @@ def recovery(seeds: int = 5) -> None:
                     float(spearmanr(fitted.q_, truth).statistic) if truth.std() > 0 else float("nan")
                     for truth in (world.true_scale, world.gap_size)
                 )
-                found.append([noise, gaps, fitted.diagnostics_["log_std"]])
-            means, spread = torch.tensor(found).mean(0), torch.tensor(found).std(0)
+                results.append([noise, gaps, fitted.diagnostics_["log_std"]])
+            means, spread = torch.tensor(results).mean(0), torch.tensor(results).std(0)
             cells = [f"{m:.2f} ± {s:.2f}" for m, s in zip(means, spread, strict=True)]
             print(f"{name} | {prompts:,} | {' | '.join(cells)}", flush=True)
 

@@ -1,4 +1,4 @@
-"""Rows of a world whose noise scale is known: the heteroskedastic random-utility model of the paper.
+"""Rows from a world with a known noise scale: the paper's heteroskedastic random-utility model.
 
 U = Δ* + q*(y)·η with logistic η decides who wins and, by |U|, how strongly. A pilot that knows Δ* up to `pilot_noise`
 supplies the evidence, oriented by the observed direction.
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unmdpo.scale import Rows, Units
 
-THRESHOLDS = torch.tensor([1.0, 2.5])  # |U| from which a strength is 2, and 3
+THRESHOLDS = torch.tensor([1.0, 2.5])  # the |U| at which strength becomes 2, and 3
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def random_utility_world(
     dimension: int = 64,
     seed: int = 0,
 ) -> World:
-    """log q* and log typical gap are linear in the features, with these standard deviations."""
+    """log q* and the log of the typical gap are linear in the features, with these standard deviations."""
     rng = torch.Generator().manual_seed(seed)
     features = torch.randn(prompts, dimension, generator=rng)
     directions = torch.randn(dimension, 2, generator=rng)

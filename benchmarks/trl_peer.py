@@ -1,9 +1,9 @@
-"""TRL's DPOTrainer on the work of `benchmarks.engine`: the same shape, lengths and global batch.
+"""TRL's DPOTrainer on the workload of `benchmarks.engine`: the same shape, lengths and global batch.
 
     python -m benchmarks.trl_peer [defaults] [micro8] [tuned] [--updates 3]
 
 Needs a GPU, trl, datasets and, for the tuned variant, liger-kernel. Prints one JSON line per variant; the first update
-warms up and is not counted, nor is the tuned variant's reference pass.
+is a warm-up and is not counted, nor is the tuned variant's reference pass.
 """
 
 import argparse
@@ -34,7 +34,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def words_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
-    """One token for each word, so that lengths are what we say."""
+    """One token per word, so lengths are exactly as given."""
     names = {f"t{i}": i for i in range(vocabulary - 2)} | {"<pad>": vocabulary - 2, "<eos>": vocabulary - 1}
     tokenizer = Tokenizer(models.WordLevel(names, unk_token="<pad>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -54,7 +54,7 @@ class UpdateTimes(TrainerCallback):
 
 def measure(variant: str, updates: int) -> dict[str, Any]:
     os.environ["HF_HUB_OFFLINE"] = "1"
-    from datasets import Dataset  # noqa: PLC0415 - peers, only here
+    from datasets import Dataset  # noqa: PLC0415 - only needed here
     from trl import DPOConfig, DPOTrainer  # noqa: PLC0415
 
     given, shape = VARIANTS[variant], SHAPES["1b"]
@@ -63,7 +63,7 @@ def measure(variant: str, updates: int) -> dict[str, Any]:
     def words(count: int) -> str:
         return " ".join(f"t{i}" for i in rng.integers(0, vocabulary - 2, count))
 
-    # TRL appends the end token itself, and joins prompt and response as they are
+    # TRL appends the end token itself and joins prompt and response as they are
     rows = [
         {"prompt": words(p), "chosen": " " + words(c - 1), "rejected": " " + words(r - 1)}
         for p, c, r in pair_lengths(BATCH * (updates + 1), 4096)
@@ -102,7 +102,7 @@ def measure(variant: str, updates: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("variants", nargs="*", choices=[*VARIANTS, []], default=[*VARIANTS])
-    parser.add_argument("--updates", type=int, default=3, help="to time, after one to warm up")
+    parser.add_argument("--updates", type=int, default=3, help="updates to time, after one warm-up update")
     given = parser.parse_args()
     for variant in given.variants:
         print(json.dumps(measure(variant, given.updates)), flush=True)

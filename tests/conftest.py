@@ -1,4 +1,4 @@
-"""What every test gets: no network, one thread, repeatable Hypothesis, and marks by folder."""
+"""Set up for every test: no network, one thread, repeatable Hypothesis runs, and marks by folder."""
 
 import gzip
 import json
@@ -9,8 +9,8 @@ import pytest
 import torch
 from hypothesis import settings
 
-os.environ["HF_HUB_OFFLINE"] = "1"  # before anything reads it: tests need no network
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread for each of pytest's workers
+os.environ["HF_HUB_OFFLINE"] = "1"  # set before anything reads it: tests need no network
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread per pytest worker
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=60)
 settings.load_profile("repeatable")
@@ -20,7 +20,7 @@ MARKED_FOLDERS = ("gpu", "soak", "fuzz")
 
 
 def pytest_collection_modifyitems(items):
-    """Tests in these folders carry the folder's mark; those that need a GPU are skipped without one."""
+    """Marks the tests in these folders; those that need a GPU are skipped without one."""
     for item in items:
         folder = item.path.relative_to(HERE).parts[0]
         if folder in MARKED_FOLDERS:
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture
 def write(tmp_path: Path):
-    """Writes rows to a `.jsonl` or `.jsonl.gz` file and gives its path as text."""
+    """Writes rows to a `.jsonl` or `.jsonl.gz` file and returns its path as text."""
 
     def write_rows(rows, name="data.jsonl"):
         path = tmp_path / name
@@ -45,7 +45,7 @@ def write(tmp_path: Path):
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory):
-    """A Ray cluster on this machine; gives the file that a test's worker leaves when it has died once."""
+    """A Ray cluster on this machine; yields the file that a test's worker writes when it has died once."""
     import ray
 
     marker = tmp_path_factory.mktemp("marker") / "died"

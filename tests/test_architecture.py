@@ -1,4 +1,4 @@
-"""The house has floors: imports only go down, lazy ones too, and no two modules import each other."""
+"""The package has layers: imports, lazy ones included, only go down, and no two modules import each other."""
 
 import ast
 import sys
@@ -11,7 +11,7 @@ import unmdpo
 ROOT = Path(unmdpo.__file__).parent
 TESTS = Path(__file__).parent
 
-# Rooms on one floor do not import each other; the ground's own order is in `test_no_circles`.
+# Packages in one layer do not import each other; the order within the ground layer is up to `test_no_circles`.
 GROUND = {"errors", "files", "settings", "placement", "catalog", "adamw"}
 FLOORS: list[set[str]] = [
     GROUND,
@@ -23,10 +23,10 @@ FLOORS: list[set[str]] = [
     {"report", "integrations"},
     {"cli"},
 ]
-LIGHT = {"errors", "files", "settings", "placement", "catalog", "recipe", "cli"}  # no torch at the top
+LIGHT = {"errors", "files", "settings", "placement", "catalog", "recipe", "cli"}  # no torch at module level
 HEAVY = {"torch", "transformers", "datasets", "pandas"}
 
-# What each room may use besides the standard library and the rooms below.
+# What each package may use besides the standard library and the layers below.
 LIBRARIES = {
     "errors": set(),
     "files": set(),
@@ -65,7 +65,7 @@ def modules():
 
 
 def for_types_only(tree: ast.AST) -> set[ast.AST]:
-    """Imports below `if TYPE_CHECKING`, which never happen."""
+    """Imports under `if TYPE_CHECKING`, which never run."""
     blocks = (
         node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
     )
@@ -73,7 +73,7 @@ def for_types_only(tree: ast.AST) -> set[ast.AST]:
 
 
 def imported(tree: ast.AST):
-    """Every import with its node, wherever it stands."""
+    """Every import with its node, wherever it is."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node) for alias in node.names)
@@ -106,7 +106,7 @@ def test_imports_only_go_down():
 
 
 def test_no_circles():
-    """Between modules, with lazy imports counted and imports for types left out."""
+    """No cycles between modules; lazy imports count, imports for types only do not."""
     names = {
         ".".join(["unmdpo", *path.with_suffix("").parts]).removesuffix(".__init__"): tree
         for path, _, tree in modules()
@@ -139,7 +139,7 @@ def test_each_room_uses_its_own_libraries():
 
 def test_the_check_itself_refuses_a_climb():
     assert "audit" not in allowed("data")
-    assert "stats" not in allowed("data")  # neighbours on one floor do not import each other
+    assert "stats" not in allowed("data")  # packages in one layer do not import each other
     assert "cli" not in allowed("audit")
     assert {"data", "stats", "placement"} <= allowed("audit")
 
@@ -158,7 +158,7 @@ def test_light_rooms_import_nothing_heavy():
 def test_files_and_functions_stay_small():
     for path, _, tree in modules():
         lines = (ROOT / path).read_text("utf-8").count("\n")
-        assert lines <= 310, f"{path} has {lines} lines: make two rooms of it"
+        assert lines <= 310, f"{path} has {lines} lines: split it"
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef):
                 length = node.end_lineno - node.lineno
@@ -166,7 +166,7 @@ def test_files_and_functions_stay_small():
 
 
 def test_tests_share_only_worlds():
-    """No test file imports another, so that any of them can be moved or read by itself."""
+    """No test file imports another, so any of them can be moved or read by itself."""
     sharing = [
         f"{path.relative_to(TESTS)} imports {name}"
         for path in sorted(TESTS.rglob("*.py"))

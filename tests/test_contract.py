@@ -1,6 +1,6 @@
-"""Adding a thing is one file and one row: five throwaway things, registered here, run in a small recipe.
+"""Adding a component takes one file and one row: five throwaway components, registered here, run in a small recipe.
 
-Nothing outside their rows knows their names. If this fails, something keeps a list of its own.
+Nothing outside their rows knows their names. If this fails, some code keeps a list of names elsewhere.
 """
 
 import json
@@ -173,7 +173,7 @@ def test_a_recipe_with_five_new_things_runs_plans_and_verifies(registered, descr
     assert len(LENGTHS.load(run.artifact("words"))) == len(COMPARISONS.load(run.artifact("comparisons")))
     assert set(run.scale("half").known()["q"].to_pylist()) == {0.25}
     assert run.artifact("policy[hinge]").manifest["notes"]["settings"] == {"target": 2.0, "beta": 0.05}
-    assert "oof" not in run.stages  # the estimator's row says that it needs no pilots
+    assert "oof" not in run.stages  # the estimator's row says it needs no pilots
     assert [row["policy"] for row in run.table()] == ["hinge"]
 
 
@@ -184,7 +184,7 @@ def test_the_commands_know_them(registered, described, tmp_path):
     assert planned.exit_code == 0, planned.output
     assert "policy[hinge]" in planned.output
     audited = CliRunner().invoke(app, ["audit", "support", str(tmp_path / "duels.jsonl")])
-    assert audited.exit_code == 0, audited.output  # recognised by its columns
+    assert audited.exit_code == 0, audited.output  # recognized by its columns
     choices = json.loads(schema())["$defs"]
     assert "hinge" in choices["PolicyRecipe"]["properties"]["objective"]["enum"]
     assert "half" in choices["ScaleRecipe"]["properties"]["estimator"]["enum"]

@@ -1,4 +1,4 @@
-"""The examples of the documentation run, one after the other, as a reader would type them."""
+"""The documentation's examples run one after another, as a reader would type them."""
 
 import re
 from pathlib import Path

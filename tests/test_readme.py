@@ -1,4 +1,4 @@
-"""The README's Python runs as printed, and its YAML is a recipe."""
+"""The README's Python code runs as printed, and its YAML is a recipe."""
 
 import re
 from pathlib import Path
@@ -29,7 +29,7 @@ def test_the_recipe_is_one(tmp_path):
 
 
 def test_a_run_from_python(tmp_path, monkeypatch, capsys):
-    """On a small model and small data of our own: the README's names stand for the reader's."""
+    """Runs on a small model and small data, in place of the names in the README."""
     monkeypatch.chdir(tmp_path)
     write_model(tmp_path / "model")
     write_data(tmp_path / "pairs.jsonl")

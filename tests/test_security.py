@@ -1,4 +1,4 @@
-"""What SECURITY.md promises: no pickle, no foreign code, no secrets, no network, text that is only text."""
+"""What SECURITY.md promises: no pickle, no foreign code, no secrets, no network, and text stays text."""
 
 import io
 import json
@@ -41,7 +41,7 @@ def folder(tmp_path_factory):
 
 
 def test_a_whole_run_resumed_and_read_needs_no_pickle(folder, monkeypatch):
-    """Every reader at work, with everything that unpickles made to fail."""
+    """Uses every reader, with everything that unpickles made to fail."""
 
     def refused(*_, **__):
         raise AssertionError("something was unpickled")
@@ -86,7 +86,7 @@ def test_a_models_own_code_runs_only_when_the_recipe_says_so(folder, tmp_path):
         whole_run(folder, "other", model={"path": str(model)})
     assert not (tmp_path / "owned").exists()
     assert not recipe(folder).model.trust_remote_code
-    with pytest.raises(UserError, match="its own code failed: AttributeError"):  # it is no model, but it ran
+    with pytest.raises(UserError, match="its own code failed: AttributeError"):  # not a model, but its code ran
         whole_run(folder, "other", model={"path": str(model), "trust_remote_code": True})
     assert (tmp_path / "owned").exists()
 
@@ -108,7 +108,7 @@ def test_secrets_of_the_environment_are_written_nowhere(folder, monkeypatch, tmp
 
 
 def test_offline_contacts_nobody_even_for_a_name_on_the_hub(folder, monkeypatch):
-    """HF_HUB_OFFLINE is set for all tests; here is what it is worth."""
+    """HF_HUB_OFFLINE is set for all tests; this checks that it works."""
     contacted = []
     monkeypatch.setattr(socket, "getaddrinfo", lambda *given, **_: contacted.append(given))
     with pytest.raises(UserError, match="nobody/no-such-model"):
@@ -164,7 +164,7 @@ def test_names_cannot_leave_their_folder(folder):
 
 
 def test_text_of_models_is_text_in_the_report(folder, tmp_path):
-    """`tests/test_report.py` looks at it in a browser; here: no tag of a response is a tag of the page."""
+    """`tests/report/test_report.py` checks it in a browser; here, no tag in a response becomes a tag of the page."""
     data = folder / "data.jsonl"
     text = data.read_text()
     assert "<script" not in text

@@ -1,4 +1,4 @@
-"""The leave-one-annotator-out audit against slow twins, the paper's numbers, and a locked test."""
+"""The leave-one-annotator-out audit, checked against slow reference code, the paper's numbers, and a locked test."""
 
 import hashlib
 import math
@@ -87,7 +87,7 @@ def test_eligibility_needs_three_votes_with_a_direction():
 
 
 def noisy_records(n, seed, effect=True):
-    """Records whose agreement grows with strength, or does not."""
+    """Records whose agreement grows with strength, or doesn't."""
     rng = np.random.default_rng(seed)
     records = []
     for i in range(n):
@@ -105,7 +105,7 @@ def test_the_papers_constants():
 
 
 def test_bins_include_their_documented_edges():
-    # evidence 1.5, 1.0, 1.5 of the first record; 1.5, 1.5, 2.0 of the second; 2.0, 1.5, 2.5 of the third
+    # evidence: 1.5, 1.0, 1.5 for the first record; 1.5, 1.5, 2.0 for the second; 2.0, 1.5, 2.5 for the third
     votes = [(1, 2, 1), (2, 2, 1), (2, 3, 1)]
     held_out = hold_out([Record(f"p{i}", "d", v) for i, v in enumerate(votes)])
     low, middle, high = held_out.bins.values()
@@ -115,7 +115,7 @@ def test_bins_include_their_documented_edges():
 
 
 def clustered_records():
-    """Prompts of very different size whose records agree or disagree together."""
+    """Prompts with very different numbers of records, which agree or disagree together."""
     records = []
     for i in range(30):
         size = 3 if i % 2 else 1
@@ -140,7 +140,7 @@ def test_bootstrap_resamples_prompts_not_votes():
 
 
 def domain_records(n=60):
-    """Evidence and agreement differ between domains and, within them, are unrelated."""
+    """Evidence and agreement differ between domains, but are unrelated within them."""
     rng = np.random.default_rng(4)
     records = []
     for i in range(n):
@@ -170,13 +170,13 @@ def test_permutations_stay_within_domains():
 
     within = slow_p([held_out.record_domain == d for d in (0, 1)])
     across = slow_p([np.ones(len(records), dtype=bool)])
-    assert abs(within - across) > 0.1  # the two tests differ here, and ours is the first
+    assert abs(within - across) > 0.1  # the two tests differ here, and ours is the one within domains
     assert p == pytest.approx(within, abs=0.03)
 
 
 @pytest.mark.parametrize("n", [534, 658])
 def test_equal_correlations_count_as_equal(n):
-    """Evidence constant within domains: every permutation is the data itself, so p is one."""
+    """Evidence is constant within domains, so every permutation is the data itself and p is one."""
     rng, records = np.random.default_rng(n), []
     for i in range(n):
         k = int(rng.integers(1, 4))
@@ -197,7 +197,7 @@ def result(correlation=0.2, p=0.01, votes=60, contrast=0.03, low=0.01):
         ({"correlation": -0.1}, {}, 0),
         ({}, {"correlation": -0.1}, 1),
         ({}, {"p": 0.051}, 2),
-        ({"p": 0.9, "votes": 1, "contrast": -1}, {}, None),  # these are asked of development only
+        ({"p": 0.9, "votes": 1, "contrast": -1}, {}, None),  # required of development only
         ({}, {"votes": 49}, 3),
         ({}, {"low": -0.001}, 4),
         ({}, {"low": 0.0}, 4),
@@ -251,7 +251,7 @@ def test_locked_test_labels_are_never_parsed(write):
             row["individual_preference"] = {"also": "nonsense"}
     path = write(rows, "garbage.jsonl")
     assert audit_strength(DataRef(path, None)) == plain
-    with pytest.raises(UserError):  # the same labels are an error to whoever does read them
+    with pytest.raises(UserError):  # the same labels are an error if they are read
         load_comparisons(path)
     assert plain.prompts == {"train": 240, "development": 30, "test": 30}
     assert plain.train.records == 240
@@ -297,5 +297,5 @@ def test_what_cannot_be_computed_is_not_met(write):
 
 def test_needs_votes_of_single_annotators(write):
     path = write([{"prompt": "Q", "chosen": "a", "rejected": "b", "strength": 1}])
-    with pytest.raises(UserError, match="as these sources give them: helpsteer3, helpsteer2, pandalm"):
+    with pytest.raises(UserError, match="these sources have them: helpsteer3, helpsteer2, pandalm"):
         audit_strength(DataRef(path, None))

@@ -1,4 +1,4 @@
-"""The support audit's counting rules, on a handful of prompts counted by hand."""
+"""The support audit's counting rules, on a few prompts counted by hand."""
 
 import dataclasses
 import random

@@ -1,4 +1,4 @@
-"""More than a hundred bad inputs: exit code 2, one screen, the right place, nothing left behind."""
+"""More than a hundred bad inputs: exit code 2, a message of one screen that names the place, nothing left behind."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from unmdpo.cli import app
 
 SCREEN = 24  # lines
 
-# (arguments after `run RECIPE`, what the message says); {folder} is the test's own
+# (arguments after `run RECIPE`, what the message says); {folder} is the test's folder
 RECIPES = {
     "unknown key": ("trainig.updates=3", r"override 'trainig\.updates=3': trainig: unknown key"),
     "unknown inner key": ("training.updats=3", "did you mean 'updates'"),
@@ -117,7 +117,7 @@ COMMANDS = {
     "no store to clean": (["gc", "--store", "none"], "there is no store here"),
     "audit of nothing": (["audit", "support", "none.jsonl"], "no such file or folder"),
     "audit of a folder without data": (["audit", "support", "{folder}/empty"], "no data files"),
-    "audit of an unknown kind": (["audit", "support", "{folder}/strange.txt"], "unknown kind of file"),
+    "audit of an unknown kind": (["audit", "support", "{folder}/strange.txt"], "unknown file type"),
     "annotations not there": (["alpaca", "none.json"], "cannot be read"),
     "annotations without preferences": (["alpaca", "{folder}/data.jsonl"], r"data\.jsonl, row 1: 'output_1'"),
     "unknown shape": (["bench", "--model", "./none"], "could not be loaded"),

@@ -1,4 +1,4 @@
-"""The command's manners: quick help, exit codes, messages without tracebacks."""
+"""How the command behaves: quick help, exit codes, messages without tracebacks."""
 
 import json
 import os
@@ -92,7 +92,7 @@ def test_strength_audit_prints_and_writes(write, tmp_path):
     path = write([helpsteer3_row(f"Question {i}?") for i in range(30)])
     result = run("audit", "strength", path, "--json", str(out))
     assert result.exit_code == 0, result.output
-    assert "prespecified criterion: fail" in result.output  # every vote agrees: no contrast to find
+    assert "prespecified criterion: fail" in result.output  # every vote agrees, so there is no contrast
     found = json.loads(out.read_text())
     assert found["prompts"] == {"train": 24, "development": 3, "test": 3}
     assert found["passed"] is False
@@ -122,12 +122,12 @@ def test_skipped_rows_are_told(write):
         ("--strength-map", "1,x", "numbers with commas"),
         ("--strength-map", "3,2", "must not decrease"),
         ("--strength-map", "nan,nan", "finite"),
-        ("--tau", "inf", "a number from 0 up"),
+        ("--tau", "inf", "a finite number of at least 0"),
         ("--min-gap", "nan", "greater than or equal to 0"),
         ("--thresholds", "1", "need 2 thresholds"),
         ("--thresholds", "nan,nan", "finite"),
         ("--levels", "7", "strength settings do not apply"),
-        ("--split", "trian", "there is no 'trian' in it"),
+        ("--split", "trian", "there is no split 'trian'"),
         ("--source", "helpstear3", "did you mean 'helpsteer3'?"),
     ],
 )

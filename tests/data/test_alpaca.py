@@ -1,4 +1,4 @@
-"""AlpacaEval's files, read and written."""
+"""Reading and writing AlpacaEval's files."""
 
 import csv
 import json
@@ -41,10 +41,10 @@ def path_of(text):
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
-        (annotation(3), "preference should lie in"),
-        (annotation(True), "preference should lie in"),
-        (annotation("1.5"), "preference should lie in"),
-        (annotation(output_2=None), "'output_2' should be a text, not NoneType"),
+        (annotation(3), "'preference' should be from 1 to 2"),
+        (annotation(True), "'preference' should be from 1 to 2"),
+        (annotation("1.5"), "'preference' should be from 1 to 2"),
+        (annotation(output_2=None), "'output_2' should be text, not NoneType"),
         (annotation(index="a"), "'index' should be a whole number"),
     ],
 )
@@ -56,7 +56,7 @@ def test_bad_rows_are_named(write, row, problem):
 
 def test_several_generators_are_refused(write):
     path = write([annotation(), annotation(generator_2="other")])
-    with pytest.raises(UserError, match="several generators as generator_2: mine, other"):
+    with pytest.raises(UserError, match=r"generator_2 should be the same in every row, .*: mine, other"):
         read_annotations(path_of(path))
 
 
@@ -66,7 +66,7 @@ def test_the_command_gives_the_reference_packages_number(write, tmp_path):
         annotation(1 + p, output_1="x" * int(a), output_2="y" * int(b))
         for p, a, b in zip(preference.tolist(), baseline, model, strict=True)
     ]
-    # its difficulties come by the instruction's number; the first 240 rows belong to the gamed baseline too
+    # difficulties are looked up by instruction number; the first 240 rows also belong to the gamed baseline
     table = tmp_path / "gamed.csv"
     with table.open("w", newline="") as file:
         lines = csv.writer(file)
@@ -75,7 +75,7 @@ def test_the_command_gives_the_reference_packages_number(write, tmp_path):
             lines.writerow([gamed.preference[i], gamed.length_difference[i], gamed.difficulty[i], 1000 + i, "m"])
     known = read_gamed(table)
     assert known.by_index[1000] == gamed.difficulty[0]
-    with table.open("a", newline="") as file:  # rows without weight in the fit: NaN preferences are left out
+    with table.open("a", newline="") as file:  # rows that do not affect the fit: NaN preferences are left out
         lines = csv.writer(file)
         for i, value in enumerate(difficulty.tolist()):
             lines.writerow(["nan", 0.0, value, i, "m"])
@@ -84,7 +84,7 @@ def test_the_command_gives_the_reference_packages_number(write, tmp_path):
     assert f"{EXPECTED[0][0]:.2f} ± {EXPECTED[0][1]:.2f}" in result.output
     missing = CliRunner().invoke(app, ["alpaca", write([annotation(index=5000)]), "--gamed", str(table)])
     assert missing.exit_code == 2
-    assert "no difficulty is known of instructions [5000]" in missing.output
+    assert "the difficulty of instructions [5000] is not known" in missing.output
 
 
 def test_broken_tables_are_named(tmp_path):

@@ -1,4 +1,4 @@
-"""Bad data: every error names the file and the row, says what to do, and can be counted instead."""
+"""Bad data: every error names the file and the row and says what to do; a few bad rows can be skipped instead."""
 
 import gzip
 import json
@@ -40,7 +40,7 @@ def test_bad_preference_row(tmp_path, case):
 
 def test_negative_margin(tmp_path):
     rows = [{"prompt": "Q", "chosen": "a", "rejected": "b", "score_chosen": 1, "score_rejected": 3}]
-    with pytest.raises(DataError, match="margin by score_chosen − score_rejected is -2"):
+    with pytest.raises(DataError, match="margin score_chosen − score_rejected is -2"):
         load_comparisons(write_text(tmp_path, rows))
 
 
@@ -83,7 +83,7 @@ def test_truncated_gzip_is_never_skipped(tmp_path):
     path = tmp_path / "cut.jsonl.gz"
     whole = gzip.compress("".join(json.dumps(helpsteer3_row(f"{i}?")) + "\n" for i in range(999)).encode())
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(DataError, match=r"gzip stream is damaged after row \d+ .*fetch the file again"):
+    with pytest.raises(DataError, match=r"gzip stream is damaged after row \d+ .*download the file again"):
         load_comparisons(str(path), max_bad_rows=999)
 
 
@@ -93,7 +93,7 @@ def test_a_bad_first_row_decides_nothing(tmp_path):
     assert [row.strength for row in data] == [1, 2, 3]
     unlike = write_text(tmp_path, [{"other": 1}, GOOD], "first.jsonl")
     assert len(load_comparisons(unlike, max_bad_rows=1)) == 1
-    with pytest.raises(DataError, match=r"first.jsonl, row 1: these columns fit no known source"):
+    with pytest.raises(DataError, match=r"first.jsonl, row 1: these columns match no known source"):
         load_comparisons(unlike)
 
 
@@ -103,7 +103,7 @@ def test_broken_list_names_the_line(tmp_path):
     with pytest.raises(DataError, match=r"list.json: malformed JSON at line 3, column 9"):
         load_comparisons(str(path))
     path.write_text('{\n"data": [1]\n}')
-    with pytest.raises(DataError, match="give a list, or one object a line"):
+    with pytest.raises(DataError, match="use a list, or one object per line"):
         load_comparisons(str(path))
 
 
@@ -141,7 +141,7 @@ def test_settings_that_do_not_apply(tmp_path):
 
 
 def test_one_file_has_no_other_split(tmp_path):
-    with pytest.raises(UserError, match="one file without splits; there is no 'validation' in it"):
+    with pytest.raises(UserError, match="a single file without splits, so there is no split 'validation'"):
         load_comparisons(DataRef(write_text(tmp_path, [GOOD]), "validation"))
 
 
@@ -175,13 +175,13 @@ def test_folder_without_data(tmp_path):
 
 def test_unknown_ending(tmp_path):
     (tmp_path / "x.csv").write_text("a,b")
-    with pytest.raises(UserError, match=r"unknown kind of file; known: \.jsonl"):
+    with pytest.raises(UserError, match=r"unknown file type; known: \.jsonl"):
         load_comparisons(str(tmp_path / "x.csv"))
 
 
 def test_unknown_columns_name_the_nearest_source(tmp_path):
     path = write_text(tmp_path, [without("context") | {"contxt": []}])
-    with pytest.raises(UserError, match=r"nearest, 'helpsteer3', lacks 'context' \(did you mean 'contxt'"):
+    with pytest.raises(UserError, match=r"closest is 'helpsteer3', but it needs 'context' \(did you mean 'contxt'"):
         load_comparisons(path)
 
 
@@ -195,5 +195,5 @@ def test_split_without_rows(tmp_path):
 
 def test_too_many_bad_rows_names_the_first(tmp_path):
     path = write_text(tmp_path, [GOOD, helpsteer3_row(label=9), helpsteer3_row(label=8)])
-    with pytest.raises(DataError, match=r"row 3: .*only 1 are allowed; the first was at .*row 2"):
+    with pytest.raises(DataError, match=r"row 3: .*only 1 are allowed; the first one: .*row 2"):
         load_comparisons(path, max_bad_rows=1)

@@ -1,4 +1,4 @@
-"""Prompt hashes and folds are fixed for ever: their values are worked out here by hand."""
+"""Prompt hashes and folds never change: their values are worked out by hand here."""
 
 import hashlib
 from collections import Counter

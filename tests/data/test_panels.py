@@ -15,7 +15,7 @@ DOMAINS = {f"{i:04x}": "code" if i % 4 == 0 else "general" for i in range(100)}
 
 
 def test_largest_remainder_by_hand():
-    # 7 · (50, 30, 20)/100 = 3.5, 2.1, 1.4: floors 3, 2, 1 and the one left goes to the first
+    # 7 · (50, 30, 20)/100 = 3.5, 2.1, 1.4: the floors are 3, 2, 1, and the remaining one goes to the first
     assert proportional({"a": 50, "b": 30, "c": 20}, 7) == {"a": 4, "b": 2, "c": 1}
     assert proportional({"b": 1, "a": 1}, 1) == {"a": 1, "b": 0}  # equal remainders: by name
 
@@ -36,7 +36,7 @@ def test_panels_are_disjoint_when_told_and_order_free():
 
 
 def test_panel_that_does_not_fit():
-    with pytest.raises(UserError, match="panel of 61 prompts does not fit: 60 are left after setting 40"):
+    with pytest.raises(UserError, match="panel of 61 prompts is too large: only 60 are left after excluding 40"):
         sample_panel(DOMAINS, 61, 2, exclude=sample_panel(DOMAINS, 40, 1))
     with pytest.raises(UserError, match="at least one prompt"):
         sample_panel(DOMAINS, 0, 2)
@@ -76,7 +76,7 @@ def test_modal_domain_rules():
     assert only_domain([row("stem"), row("stem", "b", "a"), row("code"), row("code", "c")]) == "code"
     # ties go to the lexicographically first
     assert only_domain([row("stem"), row("code", "c")]) == "code"
-    # records with an empty response only count where there is no other
+    # records with an empty response count only if there are no others
     assert only_domain([row("stem", ""), row("stem", "", "c"), row("code")]) == "code"
     assert only_domain([row("stem", "")]) == "stem"
 

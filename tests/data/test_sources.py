@@ -1,4 +1,4 @@
-"""Every source, from every kind of file, gives the same comparisons."""
+"""Every source gives the same comparisons from every kind of file."""
 
 import gzip
 import json
@@ -85,13 +85,13 @@ def test_helpsteer2_splits_by_column_from_file_and_folder(write, tmp_path):
     assert len(load_comparisons(path)) == 2
     assert len(load_comparisons(DataRef(path, "validation"))) == 1
     folder = str(tmp_path / "mirror")
-    assert len(load_comparisons(DataRef(folder, "validation"))) == 1  # recognised, too
+    assert len(load_comparisons(DataRef(folder, "validation"))) == 1  # recognized, too
     assert len(load_comparisons(DataRef(folder, "validation"), source="helpsteer2")) == 1
     assert len(load_comparisons(DataRef(folder, None), source="helpsteer2")) == 3
 
 
 def test_helpsteer2_two_turns_of_one_speaker_are_an_error(write):
-    with pytest.raises(UserError, match="two turns of 'user' in a row"):
+    with pytest.raises(UserError, match="two turns by 'user' in a row"):
         load_comparisons(write([helpsteer2_row("a<extra_id_1>User\nb")]))
 
 
@@ -167,16 +167,16 @@ def test_scores_cut_at_given_thresholds(write):
 
 def test_scores_cut_at_quantiles(write):
     data = load_comparisons(write(scored_pairs([1, 2, 3, 4, 5, 6])))
-    # thirds of 1…6 lie at 1 + 5/3 = 2.67 and 1 + 10/3 = 4.33
+    # thirds of 1…6 are at 1 + 5/3 = 2.67 and 1 + 10/3 = 4.33
     assert strengths(data) == [1, 1, 2, 2, 3, 3]
     settings = SourceSettings(strength=StrengthRule(levels=2))
     assert strengths(load_comparisons(write(scored_pairs([1, 2, 3, 4])), settings=settings)) == [1, 1, 2, 2]
 
 
 def test_a_margin_that_many_share_is_one_level(write):
-    with pytest.warns(UnmdpoWarning, match=r"too few values for 3 strength levels .*levels found: \[1\]"):
+    with pytest.warns(UnmdpoWarning, match=r"too few distinct values for 3 strength levels .*levels used: \[1\]"):
         assert strengths(load_comparisons(write(scored_pairs([2, 2, 2])))) == [1, 1, 1]
-    with pytest.warns(UnmdpoWarning, match=r"levels found: \[1, 3\]"):
+    with pytest.warns(UnmdpoWarning, match=r"levels used: \[1, 3\]"):
         assert strengths(load_comparisons(write(scored_pairs([1] * 7 + [2, 3, 4])))) == [1] * 7 + [3] * 3
 
 
@@ -197,9 +197,9 @@ def test_preference_strength_is_a_strength_column(write):
 def test_order_of_strength_signals(write):
     rows = scored_pairs([5, 5], margin=0.25) + scored_pairs([5], margin=0.75)
     settings = SourceSettings(strength=StrengthRule(levels=2, thresholds=(0.5,)))
-    assert strengths(load_comparisons(write(rows), settings=settings)) == [1, 1, 2]  # margin before scores
+    assert strengths(load_comparisons(write(rows), settings=settings)) == [1, 1, 2]  # margin wins over scores
     rows = scored_pairs([5], margin=0.25, strength=3)
-    assert strengths(load_comparisons(write(rows))) == [3]  # strength before margin
+    assert strengths(load_comparisons(write(rows))) == [3]  # strength wins over margin
     named = SourceSettings(strength=StrengthRule(column="level"))
     assert strengths(load_comparisons(write(scored_pairs([1], level=2)), settings=named)) == [2]
     rewards = [{"prompt": "a", "chosen": "x", "rejected": "y", "chosen_reward": 2, "rejected_reward": 1}]
@@ -268,10 +268,10 @@ def test_folder_splits(write, tmp_path):
     assert len(load_comparisons(DataRef(folder, "validation"), source="helpsteer3")) == 2
     assert len(load_comparisons(DataRef(folder, None), source="helpsteer3")) == 3
     assert len(load_comparisons(DataRef(folder, config="preference"))) == 1
-    assert len(load_comparisons(folder)) == 1  # the part of a mirrored repository is found by itself
-    with pytest.raises(UserError, match="no files of the split 'test'; splits here: train, validation"):
+    assert len(load_comparisons(folder)) == 1  # the right part of a mirrored repository is found automatically
+    with pytest.raises(UserError, match="no files for the split 'test'; splits here: train, validation"):
         load_comparisons(DataRef(folder, "test"), source="helpsteer3")
-    with pytest.raises(UserError, match="no folder 'other' in it"):
+    with pytest.raises(UserError, match="it has no folder 'other'"):
         load_comparisons(DataRef(folder, config="other"))
 
 
@@ -317,7 +317,7 @@ configs:
 
 @pytest.fixture
 def mirror(write, tmp_path, monkeypatch):
-    """A folder laid out like HelpSteer3's repository, which `datasets` loads as it loads the Hub's."""
+    """A folder laid out like HelpSteer3's repository, which `datasets` loads as if from the Hub."""
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
@@ -330,7 +330,7 @@ def mirror(write, tmp_path, monkeypatch):
 
 def test_hub_loading_code_on_a_local_mirror(mirror):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the datasets library itself
+        warnings.simplefilter("ignore")  # from the datasets library itself
         train = list(hub_rows(mirror, split="train", revision=None, config="preference", data_dir=None))
         both = list(hub_rows(mirror, split=None, revision=None, config="preference", data_dir=None))
     assert [row.values["overall_preference"] for row in train] == [-2, 2]
@@ -347,7 +347,7 @@ def test_hub_loading_code_on_a_local_mirror(mirror):
     ],
 )
 def test_official_names_know_their_layout(monkeypatch, name, split, expected):
-    """The wiring from a Hub name to the library's call, with the library's answer played by rows."""
+    """From a Hub name to the library call; the library is replaced by one that returns rows."""
     import datasets
 
     asked = []

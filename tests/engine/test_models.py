@@ -1,4 +1,4 @@
-"""Models in and out: loading, other layouts, adapters, memory, and the folder that comes of it."""
+"""Models in and out: loading, other layouts, adapters, memory, and the saved folder."""
 
 import copy
 import json
@@ -137,7 +137,7 @@ def test_packed_groups_and_their_fill():
     assert lengths[0].sum() == 14
     loose, fixed = Packing("packed", fixed=False), Packing("packed", fixed=True)
     assert loose.fill(lengths[:1], [[0]], 512) == 1.0
-    assert fixed.fill(lengths[:1], [[0]], 512) == 14 / 128  # every pair starts a block of its own
+    assert fixed.fill(lengths[:1], [[0]], 512) == 14 / 128  # every pair starts a new block
     assert fixed.fill(lengths[:2], [[0, 1]], 1024) == (14 + lengths[1].sum()) / 256
     assert all(len(group) <= 4 for group in fixed.groups(lengths, 512))
     batch = fixed.batch(encoded().select([0, 1]), 1024)
@@ -180,7 +180,7 @@ def test_lora_trains_the_adapter_and_nothing_else(tmp_path):
 
 
 def test_dropout_is_repeated_exactly(tmp_path):
-    """Every update seeds its own randomness, so a resumed run draws what an uninterrupted one draws."""
+    """Every update seeds its randomness, so a resumed run draws the same as an uninterrupted one."""
     model, data = world()
     settings = SETTINGS.model_copy(update={"updates": 4})
 
@@ -291,7 +291,7 @@ def test_the_exported_folder_is_a_hugging_face_model(tokenizer, tmp_path):
         data={"pairs": 20, "file": "a|b"}, scale={"estimator": "pooled"}, metrics=last,
     )  # fmt: skip
     folder = tmp_path / "policy"
-    for _ in range(2):  # the second replaces the first
+    for _ in range(2):  # the second write replaces the first
         export_model(one.model, tokenizer, folder, provenance)
     assert [path.name for path in tmp_path.iterdir()] == ["policy"]
     again = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)

@@ -1,4 +1,4 @@
-"""Two ranks that shard a model do what one process does, and read each other's checkpoints."""
+"""Two ranks that shard a model give the same results as one process, and each can read the other's checkpoints."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def same(one, two, atol):
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """One process, then two ranks that also go on from the one's checkpoint."""
+    """One process, then two ranks that also continue from its checkpoint."""
     alone, together = (tmp_path_factory.mktemp(name) for name in ("alone", "together"))
     ranks.main(alone)
     torchrun(together, checkpoints(alone / "beta-dpo")[-1])
@@ -58,7 +58,7 @@ def test_two_ranks_equal_one(folders):
 
 @pytest.mark.xdist_group("ranks")
 def test_checkpoints_travel_between_one_rank_and_two(folders, tmp_path):
-    """β-DPO to the sixth update: all of it on one rank; one → two; two → one."""
+    """β-DPO up to the sixth update: all on one rank; one → two ranks; two → one."""
     _, together = folders
     expected = ranks.make_trainer("beta-dpo")
     lines = list(expected.run())

@@ -1,4 +1,4 @@
-"""The lab at work: its model can be made again, the shipped one answers, the demo runs end to end."""
+"""The lab in use: its model can be rebuilt, the shipped one answers, and the demo runs end to end."""
 
 import random
 
@@ -30,7 +30,7 @@ def test_the_reference_is_built_the_same_again(tmp_path):
 
 
 def test_the_shipped_model_is_small_and_half_good():
-    """It answers in words of the world, better than chance, and idly: there is something to learn."""
+    """It answers in the world's words, better than chance but with idle phrases, so there is something to learn."""
     assert sum(file.stat().st_size for file in model_folder().iterdir()) < 3 * 2**20
     prompts = [(Message("user", p.text),) for p in World().prompts(60, "validation")]
     source = ModelSource(path=str(model_folder()))
@@ -56,7 +56,7 @@ def test_the_gold_judge_reads_prompts_from_their_text():
     noisy = [world.response(p, rng) for p in world.prompts()]
     assert min(gold(prompts, noisy)) < 1
     for text in ("sort apples", "what is love", "add one to", "write the plural of cats"):
-        with pytest.raises(UserError, match="not a prompt of the lab"):
+        with pytest.raises(UserError, match="not one of the lab's prompts"):
             gold([(Message("user", text),)], ["one"])
 
 

@@ -1,4 +1,4 @@
-"""Sweeps: every point a run of its own, means with Student's interval, pictures that hold the numbers."""
+"""Sweeps: every point is a separate run, means have Student's interval, charts show the numbers."""
 
 import json
 from dataclasses import replace
@@ -34,7 +34,7 @@ def test_every_point_is_a_recipe(name, tmp_path):
 
 
 def test_an_experiment_end_to_end(tmp_path):
-    """Joint scales, frozen ones and policies, on the smallest world; then again from what is there."""
+    """Joint scales, frozen scales and policies on the smallest world; then again, reusing the results."""
     chosen = replace(EXPERIMENTS["joint"], points=EXPERIMENTS["joint"].points[:1])
     arguments = (chosen, tmp_path, [0], 1, replace(SMALL, prompts=100), TINY, lambda text: None)
     results = list(sweep(*arguments))

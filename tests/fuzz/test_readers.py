@@ -1,6 +1,6 @@
-"""Arbitrary bytes and values into every reader: an answer or a UserError, nothing else, and soon.
+"""Feeds arbitrary bytes and values to every reader: the result is an answer or a UserError, nothing else, and quick.
 
-`UNMDPO_FUZZ=40` tries forty times as many cases; `make soak` does.
+`UNMDPO_FUZZ=40` tries forty times as many cases, as `make soak` does.
 """
 
 import gzip
@@ -23,10 +23,10 @@ from unmdpo.errors import UserError
 from unmdpo.pipeline.store import MANIFEST, Store, as_json, sealed
 from unmdpo.recipe import Recipe, load_recipe
 
-BLOW_UP = 2**30  # bytes more than before
+BLOW_UP = 2**30  # bytes of growth
 
 TIMES = int(os.environ.get("UNMDPO_FUZZ", "1"))
-CASES = 100 * TIMES  # for each reader and kind of input
+CASES = 100 * TIMES  # per reader and kind of input
 
 scalars = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12) | st.just("1e400")
@@ -53,7 +53,7 @@ patient = settings(
 
 
 def answers(function, *arguments, **named):
-    """Anything but a UserError passes through and fails the test."""
+    """Calls the function; any error but a UserError fails the test."""
     try:
         return function(*arguments, **named)
     except UserError as error:
@@ -63,7 +63,7 @@ def answers(function, *arguments, **named):
 
 
 def peak_memory():
-    """Bytes that the process has held at most."""
+    """The process's peak memory in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
@@ -165,7 +165,7 @@ def test_any_table_of_gamed_answers(folder, text):
 
 
 def test_a_bomb_is_read_as_a_stream(folder):
-    """A quarter of a gigabyte of one row, packed small: refused at its first bad row, the rest unread."""
+    """A quarter of a gigabyte, compressed to little: refused at the first bad row, and the rest is not read."""
     row = json.dumps(helpsteer3_row("x" * 2000)).encode() + b"\n"
     path = folder / "bomb.jsonl.gz"
     with gzip.open(path, "wb", compresslevel=1) as file:
@@ -187,7 +187,7 @@ def test_a_bomb_is_read_as_a_stream(folder):
 @example({"files": None}, True)
 @example({}, True)
 def test_any_manifest(folder, said, seal):
-    """A manifest of nonsense is told; unless it is sealed, it is damage and set aside."""
+    """A nonsense manifest is reported if it is sealed; otherwise it counts as damage and is set aside."""
     store = Store(folder / "store")
     place = folder / "store" / "artifacts" / "policy" / "1"
     place.mkdir(parents=True, exist_ok=True)
@@ -203,7 +203,7 @@ def test_any_manifest(folder, said, seal):
 def _sealed(said):
     try:
         return as_json(sealed(said))
-    except ValueError:  # a number that JSON has no word for
+    except ValueError:  # a number that JSON cannot express
         return json.dumps(said)
 
 

@@ -41,7 +41,7 @@ def rows(run):
 
 @pytest.fixture(scope="module")
 def dataset(rows):
-    """The run's comparisons as TRL has them, and a tie."""
+    """The run's comparisons in TRL's format, plus a tie."""
     described = [
         {
             "prompt": [{"role": message.role, "content": message.content} for message in row.prompt],
@@ -86,7 +86,7 @@ def test_columns_come_from_strengths_and_the_fitted_scale(run, rows, dataset):
     assert len(ready) == len(dataset) - 1  # without the tie
     assert ready["margin"][:] == [TAU * row.strength for row in rows]
     assert ready["scale"][:] == [q[row.prompt_hash] for row in rows]
-    again = add_margin_and_scale(ready, q, tau=TAU)  # columns of an earlier call make place for the new ones
+    again = add_margin_and_scale(ready, q, tau=TAU)  # columns from an earlier call are replaced
     assert again["scale"][:] == ready["scale"][:]
 
 
@@ -95,7 +95,7 @@ def test_unseen_prompts_are_predicted_and_unknown_ones_refused(run, dataset):
     new = Dataset.from_list([row])
     q = add_margin_and_scale(new, run.scale("seq"))["scale"][:]
     assert 0.5 <= q[0] <= 2
-    with pytest.raises(UserError, match="no scale for the prompts of 1 rows; first: dataset, row 1"):
+    with pytest.raises(UserError, match="no scale for the prompts of 1 rows; the first is dataset, row 1"):
         add_margin_and_scale(new, {})
     with pytest.raises(DataError, match=r"dataset, row 1.*strength"):
         add_margin_and_scale(Dataset.from_list([row | {"strength": 7}]), run.scale("seq"))
@@ -145,11 +145,11 @@ def test_it_trains(run, dataset, models, tmp_path, precompute):
 
 def test_what_it_cannot_do_is_refused(run, dataset, models, tmp_path):
     ready = add_margin_and_scale(dataset, run.scale("ln"))
-    with pytest.raises(UserError, match="'dpo' is not one of unm-ao"):
+    with pytest.raises(UserError, match="'dpo' is not supported here; use one of unm-ao"):
         make_trainer(models, ready, tmp_path, "dpo")
-    with pytest.raises(UserError, match="'loss_type' belongs to TRL's own losses"):
+    with pytest.raises(UserError, match="'loss_type' only affects TRL's built-in losses"):
         make_trainer(models, ready, tmp_path, "unm-wr", loss_type=["hinge"])
-    with pytest.raises(UserError, match="no column 'margin': use add_margin_and_scale first"):
+    with pytest.raises(UserError, match="no column 'margin': call add_margin_and_scale first"):
         make_trainer(models, dataset, tmp_path, "unm-wr")
 
 

@@ -1,4 +1,4 @@
-"""The lab's world: rewards by hand, noise as told, files that our own loaders read."""
+"""The lab's world: rewards worked out by hand, noise as configured, files that our loaders read."""
 
 import math
 import random
@@ -60,7 +60,7 @@ def test_streams_share_no_prompt():
 
 
 def agreement(world, noisy):
-    """Share of votes that go with the gold reward, among prompts above or below the typical scale."""
+    """Share of votes that agree with the gold reward, among prompts above or below the typical scale."""
     right = []
     for one in world.comparisons():
         if (one.prompt.scale > world.knobs.noise) != noisy:

@@ -1,4 +1,4 @@
-"""β-DPO, γ-PO and MixDPO against slow twins written from the paper, and their state's honesty."""
+"""β-DPO, γ-PO and MixDPO, checked against slow code written from the paper, and how they handle their state."""
 
 import math
 import random
@@ -64,7 +64,7 @@ def test_validation_changes_nothing_and_repeats(name):
 
 @pytest.mark.parametrize("name", ADAPTIVE)
 def test_adapt_is_pure(name):
-    """The state given is never changed in place, and log-ratios may carry a gradient."""
+    """The given state is never changed in place, and log-ratios may carry a gradient."""
     objective = OBJECTIVES[name]
     state = objective.init(42)
     before = [tensor.clone() for tensor in state]
@@ -160,7 +160,7 @@ def test_beta_dpo_outliers_do_not_empty_the_draw():
 
 
 def test_beta_dpo_draws_by_weight_even_where_all_weights_underflow():
-    """Every pair is forty deviations out, half of them further still: the nearer half is drawn."""
+    """Every pair is forty or more deviations out, and half of them even further: the nearer half is drawn."""
     objective = OBJECTIVES["beta-dpo"]
     state = objective.init(42)._replace(mean=torch.tensor(-1e5, dtype=torch.float64))
     batch = torch.tensor([0.0, 300.0] * 8)
@@ -261,7 +261,7 @@ def test_mixdpo_matches_torchs_own_adamw():
     optimizer = torch.optim.AdamW([mu, rho], lr=1e-4, weight_decay=0.0, betas=(0.9, 0.999), eps=1e-8)
     rng = torch.Generator().manual_seed(42 + 501)
     for i in range(5):
-        a = log_ratios(7, seed=i, spread=30.0) - (400.0 if i == 2 else 0.0)  # one gradient beyond the clip
+        a = log_ratios(7, seed=i, spread=30.0) - (400.0 if i == 2 else 0.0)  # one gradient is clipped
         noise = torch.randn(7, 16, generator=rng, dtype=torch.float64)
         b = torch.exp(mu + torch.nn.functional.softplus(rho) * noise)
         knobs, state = objective.adapt(a, state)

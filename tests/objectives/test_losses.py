@@ -1,4 +1,4 @@
-"""One contract for all objectives, values worked out by hand, and reductions of one to another."""
+"""The contract for all objectives, values worked out by hand, and special cases where objectives coincide."""
 
 import math
 from dataclasses import replace
@@ -89,7 +89,7 @@ def test_likelier_chosen_means_less_loss(name):
         weight = getattr(knobs[0], "weight", weight)
     better = with_policy(pairs, pairs.chosen + 0.5, pairs.rejected)
     change = objective.loss(better, *knobs) - objective.loss(pairs, *knobs)
-    if name == "mmpo":  # its soft target lies below one: past it, more is worse
+    if name == "mmpo":  # its soft target is below one: beyond it, more is worse
         change = change[0.05 * better.log_ratio < 2.2 * pairs.strength]
     assert (change[weight[: len(change)] > 0] < 0).all()
     assert (change[weight[: len(change)] == 0] == 0).all()

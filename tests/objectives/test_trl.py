@@ -1,4 +1,4 @@
-"""Our losses beside TRL's own trainers, on a tiny random Llama that TRL itself runs."""
+"""Our losses compared with TRL's trainers, on a tiny random Llama that TRL itself runs."""
 
 import copy
 import warnings
@@ -79,7 +79,7 @@ def pairs(policy_and_reference, tokenizer):
 
 
 def dpo_trainer(policy_and_reference, tokenizer, folder, loss_type):
-    """TRL's trainer over the rows, and its one batch."""
+    """TRL's trainer on the rows, and its only batch."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from datasets import Dataset

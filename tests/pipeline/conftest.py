@@ -1,4 +1,4 @@
-"""One small world and one finished run for all tests of the pipeline in a process."""
+"""One small world and one finished run, shared by all pipeline tests in a process."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Kills, stops, full and forbidden disks, damage, two runs at once. `make soak` does the same for longer."""
+"""Kills, stops, full and read-only disks, damage, two runs at once. `make soak` does the same for longer."""
 
 import errno
 import os
@@ -35,7 +35,7 @@ def path(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def undisturbed(path):
-    """The bytes of a run that nobody disturbs, and how long it takes."""
+    """The bytes of an undisturbed run, and how long it takes."""
     command = Command(path, path.parent / "undisturbed", ONE)
     assert command.wait() == 0, command.said
     return contents(command.store), command.seconds
@@ -99,7 +99,7 @@ def outcome(child):
 
 
 def command_in(path, store, prepare):
-    """Runs the command in a child that first does `prepare`."""
+    """Runs the command in a child process that first calls `prepare`."""
 
     def child():
         prepare()
@@ -110,7 +110,7 @@ def command_in(path, store, prepare):
 
 
 def nobody():
-    """Root may write everywhere, so it becomes somebody else."""
+    """Root may write everywhere, so switch to another user."""
     if os.geteuid() == 0:
         os.setgroups([])
         os.setgid(65534)
@@ -133,7 +133,7 @@ def test_a_file_that_cannot_grow_is_told_and_the_run_goes_on_later(path, undistu
 
 
 def test_a_disk_that_is_full_and_then_has_room(path, undisturbed, tmp_path):
-    """A small file system of its own, where the system lets us have one."""
+    """Uses a small separate file system, if the system lets us mount one."""
     store = tmp_path / "store"
     store.mkdir()
     command = f"{sys.executable} -c 'from unmdpo.cli import main; main()' run {path} --store {store} --jobs 1"
@@ -159,7 +159,7 @@ def test_a_disk_that_is_full_and_then_has_room(path, undisturbed, tmp_path):
 
 
 def test_a_store_that_is_read_only_can_be_looked_at(path, undisturbed, tmp_path):
-    """Mounted so, where the system lets us: `run` refuses, readers read."""
+    """Mounted read-only, if the system lets us: `run` refuses, commands that only read still work."""
     store, html = path.parent / "undisturbed", tmp_path / "page.html"
     commands = {
         "run": f"run {path}",
@@ -272,11 +272,11 @@ def test_damage_is_found_when_it_is_read_and_mended_by_the_same_command(
     goes_well(path, store, "--until", "policy")
     stages = open_run(load_recipe(str(path)), store).stages
     harm(store.root / "artifacts" / stages[stage].place / name)
-    if stage == "oof":  # read again only if something that needs it is gone
+    if stage == "oof":  # read again only if something that needs it is missing
         store.remove(stages["scale[seq]"].place)
     if stage == "reference":
         store.remove(stages["policy[dpo]"].place)
-    if (name, harm) != ("manifest.json", delete):  # without a manifest nobody calls it finished
+    if (name, harm) != ("manifest.json", delete):  # without a manifest it does not count as finished
         found = Command(path, store.root, ONE)
         assert found.wait() == 2
         assert re.search(r"damaged: .*quarantine.*the same command rebuilds it", found.said), found.said

@@ -1,4 +1,4 @@
-"""Models in one file, panels from files of prompts, and panels that are only set apart."""
+"""Single-file models, panels from prompt files, and panels that are only set apart."""
 
 import gzip
 import json
@@ -121,7 +121,7 @@ def test_a_full_gpu_is_told_with_the_way_out(tmp_path):
 
 
 def test_every_stage_starts_with_the_same_kernels(tmp_path):
-    """PyTorch turns oneDNN off for the whole process when one product fails; the next stage has it again."""
+    """PyTorch turns oneDNN off for the whole process when one product fails; it is back on for the next stage."""
 
     def work(job):
         found = bool(torch.backends.mkldnn.enabled)
@@ -172,7 +172,7 @@ def test_a_plan_says_what_is_not_there_yet(tmp_path, monkeypatch):
 
 
 def test_a_model_that_cannot_be_had_is_told_before_any_work(tmp_path, monkeypatch):
-    """The judge too, which is needed last."""
+    """The judge too, although it is needed last."""
     world(tmp_path)
     for changes in (
         {"model": {"path": "nobody/no-such-model"}},

@@ -1,4 +1,4 @@
-"""What is redone after a change, and what is not."""
+"""What is recomputed after a change, and what is not."""
 
 import shutil
 from pathlib import Path
@@ -12,7 +12,7 @@ from unmdpo.pipeline.executors import execute
 from unmdpo.pipeline.run import open_run
 from unmdpo.pipeline.store import Store
 
-pytestmark = pytest.mark.xdist_group("pipeline")  # one small world for all of them
+pytestmark = pytest.mark.xdist_group("pipeline")  # they share one small world
 
 
 def keys(folder, **changes):
@@ -28,7 +28,7 @@ def changed(folder, **changes):
 def test_a_change_redoes_what_depends_on_it(folder):
     after_policies = {"policy", "generation", "judgement", "summary"}
     training = {"updates": 3, "batch": 8, "learning_rate": 1e-3, "warmup": 1}
-    assert changed(folder, training=training) == after_policies  # pilots have their own budget
+    assert changed(folder, training=training) == after_policies  # pilots have a separate budget
     assert changed(folder, compute={"token_budget": 128}) == set()
     assert changed(folder, pilots={"folds": 2, "updates": 3}) == {"pilot", "oof", "scale", *after_policies}
     assert changed(folder, name="another", description="words") == set()

@@ -1,4 +1,4 @@
-"""Numbers that are not, and sizes at their edge: defined behaviour, or an error that names what is wrong."""
+"""Values that are not finite, and sizes at their limits: defined behavior, or an error that names the problem."""
 
 import json
 
@@ -56,7 +56,7 @@ def test_weights_that_are_not_finite_are_named(folder):
 
 
 def test_log_probabilities_that_are_not_finite_are_named(folder):
-    """Finite weights, but so large that the logits overflow."""
+    """The weights are finite, but so large that the logits overflow."""
     change_weights(folder, "model.norm.weight", lambda weight: torch.full_like(weight, 3e38))
     with pytest.raises(UserError, match=r"under the initial model are not finite, for example of numbers \[0, 1"):
         run(folder, scales={}, policies={"dpo": {"objective": "dpo"}})
@@ -133,7 +133,7 @@ def test_constant_embeddings_give_one_scale_for_all(name):
 
 
 def test_empty_answers_are_answers():
-    """They have a score like any other; as many characters as none count as one, so that ratios exist."""
+    """They have a score like any other; a mean length of zero counts as one character, so ratios are defined."""
     silent, talking = Judged(np.zeros(4), np.zeros(4)), Judged(np.ones(4), np.full(4, 8.0))
     resamples = Resamples.draw(4, seed=0)
     assert compare(silent, silent, resamples).length_ratio.value == 1

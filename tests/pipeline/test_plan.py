@@ -1,4 +1,4 @@
-"""Plans, and artifacts that no run refers to."""
+"""Plans, and artifacts that no run uses."""
 
 import shutil
 
@@ -15,7 +15,7 @@ from unmdpo.pipeline.run import open_run
 from unmdpo.pipeline.store import Artifact, Store
 from unmdpo.recipe import load_recipe
 
-pytestmark = pytest.mark.xdist_group("pipeline")  # one small world for all of them
+pytestmark = pytest.mark.xdist_group("pipeline")  # they share one small world
 
 
 def test_a_plan_knows_what_is_there_and_what_the_rest_costs(done, folder, tmp_path):
@@ -43,14 +43,14 @@ def test_packaged_recipes_can_be_planned_offline(tmp_path):
     assert 2 < hours < 4
     assert useful_rate("a100") < useful_rate("h200")
     costs = {stage.stage: stage.cost for stage in planned.stages}
-    assert 40 < costs["policy[dpo]"].memory / 2**30 < 46  # 43.5 were measured
+    assert 40 < costs["policy[dpo]"].memory / 2**30 < 46  # 43.5 was measured
     assert costs["policy[beta-dpo]"].flops == pytest.approx(4 / 3 * costs["policy[dpo]"].flops)
     with pytest.raises(UserError, match="unknown device 'tpu'"):
         useful_rate("tpu")
 
 
 def test_needs_are_told_for_each_kind_of_gpu(tmp_path):
-    """Llama 8B with its optimizer does not fit one GPU; the paper used four A100."""
+    """Llama 8B with its optimizer does not fit on one GPU; the paper used four A100s."""
     found = {need.device: need for need in needs(open_run(load_recipe("hs3-8b-centering"), Store(tmp_path)))}
     assert found["a100"].gpus == 4
     assert found["h200"].gpus == 2

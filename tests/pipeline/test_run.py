@@ -1,4 +1,4 @@
-"""Recipes end to end on a tiny model: nothing redone, nothing lost, seen from Python and from the command."""
+"""Recipes end to end on a tiny model: nothing redone, nothing lost, from Python and from the command line."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from unmdpo.pipeline.executors import execute
 from unmdpo.pipeline.run import open_run
 from unmdpo.pipeline.store import MANIFEST, Store
 
-pytestmark = pytest.mark.xdist_group("pipeline")  # one small world for all of them
+pytestmark = pytest.mark.xdist_group("pipeline")  # they share one small world
 
 
 def test_everything_is_made_once_and_verified(done, folder):
@@ -103,7 +103,7 @@ def test_from_python(done, folder, tmp_path):
 
 
 def test_the_documented_recipe_and_python_run_as_printed(folder, tmp_path, monkeypatch, capsys):
-    """`docs/pipeline.md` with a small model, judge and file in the places of the ones it names."""
+    """`docs/pipeline.md`, with a small model, judge and data file in place of the ones it names."""
     text = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text("utf-8")
     (yaml,) = re.findall(r"```yaml\n(.*?)```", text, flags=re.S)
     (python,) = re.findall(r"```python\n(.*?)```", text, flags=re.S)

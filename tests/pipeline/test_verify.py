@@ -1,4 +1,4 @@
-"""Changed bytes and wrong numbers are found."""
+"""`verify` finds changed bytes and wrong numbers."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ from unmdpo.pipeline.run import open_run
 from unmdpo.pipeline.store import Store
 from unmdpo.pipeline.verify import verify
 
-pytestmark = pytest.mark.xdist_group("pipeline")  # one small world for all of them
+pytestmark = pytest.mark.xdist_group("pipeline")  # they share one small world
 
 
 def test_one_changed_byte_anywhere_is_found(done, folder):

@@ -1,4 +1,4 @@
-"""Recipes: strict, frozen, and precise about what is wrong and where."""
+"""Recipes are strict, frozen, and say precisely what is wrong and where."""
 
 import contextlib
 import json
@@ -54,7 +54,7 @@ def test_defaults_are_the_papers_contract(recipe_file):
     assert (training.eps, training.clip, recipe.data.max_length) == (1e-5, 1.0, 4096)
     pilots = recipe.pilots
     assert (pilots.folds, pilots.fold_seed, pilots.objective) == (5, 260836, "fixed-margin")
-    assert recipe.scales["seq"].penalty is None  # the estimator's own
+    assert recipe.scales["seq"].penalty is None  # the estimator's default
 
 
 def test_every_packaged_recipe_resolves_and_repeats():
@@ -340,7 +340,7 @@ def test_opponents_are_policies():
 
 
 def test_published_numbers_are_consistent():
-    """Wins and ties of n prompts make multiples of 50/n; a value lies in its interval."""
+    """Wins and ties over n prompts give multiples of 50/n; a value is within its interval."""
     checked = 0
     for name in (name for name in packaged() if not name.startswith("_")):
         evaluation = load_recipe(name).evaluation

@@ -1,4 +1,4 @@
-"""The report: everything finished is on the page, nothing a model wrote is more than text."""
+"""The report: everything finished is on the page, and model output is never more than text."""
 
 import base64
 import gzip
@@ -36,7 +36,7 @@ HOSTILE = [
 
 
 class Tags(HTMLParser):
-    """All elements with their attributes, and the text outside of scripts and styles."""
+    """All elements with their attributes, and the text outside scripts and styles."""
 
     def __init__(self, page):
         super().__init__()
@@ -89,7 +89,7 @@ def test_every_part_is_there(run, page):
     for stage, artifact in run.finished.items():
         assert stage in tags.text
         assert artifact.digest in tags.text
-    for printed in ("51.50 [47.25, 55.75]", "57.69 [54.31, 61.00]", "70.13 [66.94, 73.31]", "LC 21.62 %"):
+    for printed in ("51.50 [47.25, 55.75]", "57.69 [54.31, 61.00]", "70.13 [66.94, 73.31]", "LC 21.62%"):
         assert printed in tags.text
     assert len(tags.ids) == len(set(tags.ids))
 
@@ -181,7 +181,7 @@ def test_charts_place_what_they_show():
 
 def test_lines_keep_their_policys_colour():
     drawn = charts.lines({"c": [(0, 1.0), (1, 2.0)]}, "t", "x", "y", ["a", "b", "c"])
-    assert 'class="line c2"' in drawn  # the third, though nothing is known of the first two
+    assert 'class="line c2"' in drawn  # the third color, though the first two have no data
 
 
 def test_a_long_name_leaves_room_for_its_interval():
@@ -196,7 +196,7 @@ def test_amounts_for_people():
 
 
 def large(facts):
-    """800 prompts × 12 policies, of known wins: even prompts are won by every candidate."""
+    """800 prompts × 12 policies with known outcomes: every candidate wins the even prompts."""
     prompts = [f"prompt number {i} about {'sorting' if i % 4 else 'adding'}" for i in range(800)]
     domains = ["sorting" if i % 4 else "adding" for i in range(800)]
 
@@ -219,7 +219,7 @@ def large(facts):
 
 @pytest.fixture
 def browser():
-    """Debian's or anyone's Chromium, headless; tests that need it are skipped where there is none."""
+    """Any headless Chromium; tests that need it are skipped if there is none."""
     executable = shutil.which("chromium") or shutil.which("google-chrome")
     if executable is None:
         pytest.skip("no Chromium here")

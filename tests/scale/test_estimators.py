@@ -1,4 +1,4 @@
-"""One contract for all estimators."""
+"""The contract for all estimators."""
 
 import json
 import math
@@ -144,7 +144,7 @@ def test_row_order_does_not_matter(learned, name):
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_prediction_is_frozen(learned, name):
-    """A unit's scale does not depend on which others are asked about."""
+    """A unit's predicted scale does not depend on the other units."""
     estimators, units, _ = learned
     some = torch.tensor([5, 17, 90])
     assert torch.allclose(estimators[name].predict(units.select(some)), estimators[name].predict(units)[some])
@@ -186,7 +186,7 @@ def test_masked_rows_are_out_of_the_data_but_their_units_stay(learned, name):
 
 
 def test_entropy_uses_every_row_with_votes(learned):
-    """It has no use for pilots, so their mask does not matter; rows without votes say nothing."""
+    """It does not use pilots, so their mask does not matter; rows without votes are ignored."""
     estimators, units, rows = learned
     masked = replace(rows, valid=rows.unit % 10 != 0)
     assert torch.equal(fitted("entropy", units, masked).q_, estimators["entropy"].q_)
@@ -220,6 +220,6 @@ def test_unknown_domains_and_pair_units(learned, name):
     assert estimators[name].predict(unknown).isfinite().all()
     unsaid = replace(units, domains=None)
     assert torch.equal(estimators[name].predict(unsaid), estimators[name].predict(unknown))
-    with pytest.raises(ValueError, match="5 dimensions; 12 were fitted"):
+    with pytest.raises(ValueError, match="5 dimensions; the scale was fitted to 12"):
         estimators[name].predict(Units(torch.zeros(3, 5)))
     assert fitted(name, units, rows, unit="pair").settings.unit == "pair"

@@ -1,4 +1,4 @@
-"""What each estimator promises beyond the contract: slow twins, seeds, resumes, recovery."""
+"""What each estimator promises beyond the contract: slow reference fits, seeds, resuming, recovery."""
 
 import math
 from dataclasses import replace
@@ -30,7 +30,7 @@ from unmdpo.scale.head import ScaleHead
 
 
 def slow_pooled(units, rows, updates, placement="wr", penalty=0.01):
-    """Three updates of the paper's fit with torch's own pieces, row by row."""
+    """Three updates of the paper's fit, row by row, with plain torch."""
     x = units.features.double()
     x = ((x - x.mean(0)) / x.std(0, correction=0)).float()
     made = ScaleHead(x.shape[1], 3, seed=42)
@@ -66,7 +66,7 @@ def slow_pooled(units, rows, updates, placement="wr", penalty=0.01):
 
 @pytest.mark.parametrize("placement", ["wr", "ao"])
 def test_pooled_fit_equals_a_slow_twin(placement):
-    """Masked and unevenly repeated rows, residuals large enough that clipping acts."""
+    """Masked and unevenly repeated rows, with residuals large enough for clipping to matter."""
     units, rows = small_world(30)
     valid = rows.unit % 7 != 0
     rows = replace(rows, valid=valid, evidence=torch.where(valid, 40 * rows.evidence, torch.nan))
@@ -132,7 +132,7 @@ def test_placements_tau_and_levels_matter():
 
 
 def test_uncentered_scales_follow_the_mean_residual():
-    """All residuals negative: an uncentered scale grows as a whole, a centered one cannot."""
+    """All residuals are negative: an uncentered scale grows as a whole, a centered one cannot."""
     units, rows = small_world()
     gloomy = replace(rows, evidence=rows.evidence - 5)
     free = PooledScale(centered=False, penalty=0.0, updates=300).fit(units, gloomy)
@@ -143,7 +143,7 @@ def test_uncentered_scales_follow_the_mean_residual():
 
 
 def test_rows_weigh_the_loss_and_units_the_centering():
-    """Repeating a unit's rows moves the fit, while the geometric mean stays one over units."""
+    """Repeating a unit's rows changes the fit, while the geometric mean over units stays one."""
     units, rows = small_world()
     heavy = rows.select(torch.cat([torch.arange(len(rows)), torch.arange(40).repeat(20)]))
     base, moved = PooledScale().fit(units, rows), PooledScale().fit(units, heavy)
@@ -164,7 +164,7 @@ def test_domain_terms_learn_what_only_domains_know():
 
 @pytest.mark.parametrize(("pilot_noise", "least"), [(0.0, 0.85), (1.5, 0.65)])
 def test_the_fitted_scale_ranks_prompts_like_the_true_one(pilot_noise, least):
-    """Heteroskedastic random utility with q* a function of the features and many prompts."""
+    """Heteroskedastic random utility with many prompts, where q* is a function of the features."""
     world = random_utility_world(4000, pilot_noise=pilot_noise, seed=11)
     found = PooledScale().fit(world.units, world.rows)
     assert spearmanr(found.q_, world.true_scale).statistic > least
@@ -173,7 +173,7 @@ def test_the_fitted_scale_ranks_prompts_like_the_true_one(pilot_noise, least):
 
 
 def test_gaps_are_mistaken_for_noise():
-    """What the paper warns of: where only reward gaps vary, the scale still varies, with them."""
+    """What the paper warns about: if only reward gaps vary, the scale still varies with them."""
     world = random_utility_world(4000, noise_spread=0.0, gap_spread=0.7, seed=11)
     found = PooledScale().fit(world.units, world.rows)
     assert spearmanr(found.q_, world.gap_size).statistic < -0.6
@@ -202,7 +202,7 @@ def test_cross_fitted_calibration_by_hand():
     assert torch.allclose(scale.q_, (held_out - held_out.mean()).exp())
     everywhere = torch.stack([head.log_scales(units) for head in scale.heads_]).mean(0)
     assert torch.allclose(scale.predict(units), (everywhere - held_out.mean()).exp())
-    outside = units.folds != 2  # each head is centered over its own fit population
+    outside = units.folds != 2  # each head is centered over the units it is fitted to
     assert scale.heads_[2].log_scales(units.select(outside)).mean().item() == pytest.approx(0, abs=1e-6)
 
 
@@ -250,7 +250,7 @@ def test_cross_fitted_heads_standardize_over_all_units():
 
 
 def test_entropy_fit_equals_a_slow_twin():
-    """One epoch in one batch: SmoothL1, roughness, decay and clipping with torch's own pieces."""
+    """One epoch in one batch: SmoothL1, roughness, decay and clipping in plain torch."""
     units, rows = small_world(40)
     scale = EntropyScale(epochs=1, learning_rate=1e-2).fit(units, rows)
     counts = torch.bincount(rows.unit, minlength=40)
@@ -408,7 +408,7 @@ def test_bad_batches_are_refused_before_they_do_harm(name):
 
 
 def test_the_sigmoid_variant_saturates_and_the_centered_one_does_not():
-    """Mostly negative residuals: dividing by more is always better ("Earlier joint scale saturation")."""
+    """Residuals are mostly negative, so a larger scale is always better ("Earlier joint scale saturation")."""
     units, rows = small_world()
     evidence = rows.evidence - 5
 

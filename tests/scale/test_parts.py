@@ -135,12 +135,12 @@ def test_head_starts_at_zero_and_is_seeded(activation):
     assert torch.equal(head.hidden.weight, ScaleHead(8, 3, seed=42).hidden.weight)
     assert not torch.equal(head.hidden.weight, ScaleHead(8, 3, seed=43).hidden.weight)
     torch.manual_seed(42)
-    assert torch.equal(head.hidden.weight, torch.nn.Linear(8, 16).weight)  # PyTorch's own initial weights
+    assert torch.equal(head.hidden.weight, torch.nn.Linear(8, 16).weight)  # PyTorch's initial weights
     before = torch.get_rng_state()
-    with unittest.mock.patch("torch.manual_seed") as seeded:  # which would seed every GPU as well
+    with unittest.mock.patch("torch.manual_seed") as seeded:  # it would seed every GPU as well
         ScaleHead(8, 3, seed=7)
     assert not seeded.called
-    assert torch.equal(before, torch.get_rng_state())  # the caller's randomness is left alone
+    assert torch.equal(before, torch.get_rng_state())  # the caller's randomness is not touched
 
 
 def test_head_by_hand():
@@ -150,7 +150,7 @@ def test_head_by_hand():
         head.hidden.bias.zero_()
         head.output.weight.fill_(0.5)
         head.domain.copy_(torch.tensor([0.25, -1.0]))
-    gelu = 0.5 * 2.0 * (1 + math.erf(2.0 / math.sqrt(2)))  # the exact one, at 2
+    gelu = 0.5 * 2.0 * (1 + math.erf(2.0 / math.sqrt(2)))  # exact GELU at 2
     out = head(torch.tensor([[2.0]] * 3), torch.tensor([0, 1, -1]))
     assert out.tolist() == pytest.approx([8 * gelu + 0.25, 8 * gelu - 1, 8 * gelu], rel=1e-6)
 
@@ -176,7 +176,7 @@ def test_centered_map_bounds_and_geometric_mean(values):
     log_q = maps.centered(raw, maps.center_of(raw))
     assert log_q.mean().item() == pytest.approx(0, abs=1e-12)
     assert log_q.abs().max() <= math.log(2) + 1e-12
-    assert log_q.max() - log_q.min() <= math.log(2) + 1e-12  # two prompts never differ by more than 2
+    assert log_q.max() - log_q.min() <= math.log(2) + 1e-12  # two prompts never differ by more than a factor of 2
 
 
 @given(RAW, RAW)
@@ -254,7 +254,7 @@ def test_entropy_targets_by_hand():
     by_hand = math.log(2) / math.log(6) * -sum(x * math.log(x) for x in p)
     assert entropy_targets(unanimous).item() == pytest.approx(by_hand)
     spread_out = torch.tensor([[1, 1, 1, 1, 1, 1]])
-    assert entropy_targets(spread_out).item() == pytest.approx(math.log(2))  # the largest there is
+    assert entropy_targets(spread_out).item() == pytest.approx(math.log(2))  # the largest possible value
     near, far = torch.tensor([[0, 0, 0, 2, 1, 0]]), torch.tensor([[2, 0, 0, 0, 0, 1]])
     assert entropy_targets(near).item() == pytest.approx(entropy_targets(far).item())  # dispersion, not distance
 
@@ -274,7 +274,7 @@ def test_inputs_are_checked():
         ({"strength": torch.ones(2)}, r"strength has shape \(2,\)"),
         ({"strength": torch.tensor([torch.nan])}, "finite evidence and strength"),
         ({"unit": torch.tensor([-1])}, "numbered from 0"),
-        ({"valid": torch.tensor([1])}, "true or false"),
+        ({"valid": torch.tensor([1])}, "should be a boolean"),
         ({"votes": torch.ones(1, 5)}, r"votes should be \(1, 6\)"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -1,7 +1,7 @@
-"""The fault matrix in full: `make soak`, or python -m tests.soak [MOMENTS] [PAIRS_OF_RUNS].
+"""The full fault matrix: `make soak`, or python -m tests.soak [MOMENTS] [PAIRS_OF_RUNS].
 
-Kills and stops a small run at random moments and at every stage boundary, and starts two at once, each time
-comparing every byte of the store with an undisturbed run's. Prints what was tried.
+Kills and stops a small run at random moments and at every stage boundary, and starts two runs at once. Each time,
+every byte of the store is compared with an undisturbed run's. Prints what was tried.
 """
 
 import random
@@ -35,7 +35,7 @@ def main(moments: int, doubles: int) -> None:
 
 
 def undisturbed(path: Path) -> tuple[dict[str, str], dict[tuple[str, ...], float]]:
-    """The bytes of a run, and how long one takes at best, with one stage at a time and with two."""
+    """The bytes of a run, and how long it takes at best with one stage at a time and with two."""
     seconds: dict[tuple[str, ...], float] = {}
     for number, options in enumerate((ONE, ONE, TWO)):
         command = Command(path, path.parent / f"undisturbed-{number}", options)
@@ -46,7 +46,7 @@ def undisturbed(path: Path) -> tuple[dict[str, str], dict[tuple[str, ...], float
 
 
 def boundaries(path: Path, expected: dict[str, str]) -> None:
-    """Killed just before and just after every stage, and stopped there, by SIGINT and SIGTERM in turn."""
+    """Kills the run just before and just after every stage, and stops it there with SIGINT and SIGTERM in turn."""
     stages = [*open_run(load_recipe(str(path)), Store(path.parent / "none")).stages]
     places = [(event, stage) for stage in stages for event in ("started", "finished")]
     for number, (event, stage) in enumerate(places):
@@ -60,7 +60,7 @@ def boundaries(path: Path, expected: dict[str, str]) -> None:
 
 
 def random_moments(path: Path, expected: dict[str, str], seconds: dict[tuple[str, ...], float], moments: int) -> None:
-    """Any signal, any moment, until so many runs were cut short; every fifth time with two stages at once."""
+    """Any signal at any moment, until `moments` runs were cut short; every fifth time with two stages at once."""
     rng, codes, tried = random.Random(0), Counter[str](), 0
     while sum(codes.values()) < moments:
         place = sum(codes.values())
@@ -69,7 +69,7 @@ def random_moments(path: Path, expected: dict[str, str], seconds: dict[tuple[str
         code = disturbed(path, path.parent / f"moment-{tried}", sent, moment, options)
         same_as(expected, path.parent / f"moment-{tried}")
         tried += 1
-        if code != 0:  # else it had ended before the signal
+        if code != 0:  # otherwise it ended before the signal
             codes[f"{sent.name} → {code}"] += 1
     print(f"random moments: {moments} runs cut short, {moments} results equal; {dict(codes)}")
 

@@ -1,4 +1,4 @@
-"""A mistake that shows only inside a Ray Train job is told once, although Ray starts its workers again."""
+"""A mistake that shows up only inside a Ray Train job is reported once, although Ray restarts its workers."""
 
 import pytest
 import torch

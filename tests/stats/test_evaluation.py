@@ -1,4 +1,4 @@
-"""Win rates by hand, intervals against SciPy's bootstrap and a slow loop."""
+"""Win rates worked out by hand; intervals checked against SciPy's bootstrap and a slow loop."""
 
 import time
 

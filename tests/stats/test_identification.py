@@ -28,7 +28,7 @@ def scores(graph, rewards, scale):
 
 
 def projection(graph):
-    """P onto ker(Dᵀ), from a dense pseudo-inverse: the slow twin of the cycle basis."""
+    """P onto ker(Dᵀ) from a dense pseudo-inverse: the slow counterpart of the cycle basis."""
     d = graph.incidence.toarray()
     return np.eye(graph.edges) - d @ np.linalg.pinv(d)
 
@@ -111,7 +111,7 @@ def test_misuse_is_refused():
     with pytest.raises(ValueError, match="as many margins"):
         ComparisonGraph.of([("a", "b")], [1, 2])
     triangle = ComparisonGraph.of([("a", "b"), ("b", "c"), ("a", "c")], [1, 1, 1])
-    with pytest.raises(ValueError, match="no positive scale"):
+    with pytest.raises(ValueError, match="no positive scale can give these scores"):
         recover(triangle, -scores(triangle, [0, 0, 0], 1.0))
     with pytest.raises(ValueError, match="is identified"):
         equal_score_twin(triangle, [0, 0, 0], 1.0, 2.0)
@@ -137,7 +137,7 @@ def graphs(draw):
     vertices = draw(st.integers(1, 6))
     ends = st.tuples(st.integers(0, vertices - 1), st.integers(0, vertices - 1))
     pairs = draw(st.lists(ends, min_size=1, max_size=10))
-    if draw(st.booleans()):  # margins that a potential absorbs, perhaps
+    if draw(st.booleans()):  # sometimes, margins that a potential absorbs
         h = draw(st.lists(st.integers(-3, 3), min_size=vertices, max_size=vertices))
         margins = [h[w] - h[x] for w, x in pairs]
     else:

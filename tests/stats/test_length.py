@@ -1,4 +1,4 @@
-"""Proposition 4.2: length variability alone spreads sequence-level scales, and only those."""
+"""Proposition 4.2: length variability alone spreads sequence-level scales, but not length-normalized ones."""
 
 import math
 
@@ -70,7 +70,7 @@ def test_any_two_point_variable(margin, small, ratio, low_share, penalty):
         ({"spreads": (0.2, 0.4)}, "δ₂ < δ₁"),
         ({"probabilities": (0.5, 0.4)}, "sum to one"),
         ({"probabilities": (0.5, 0.5)}, "mean zero"),
-        ({"values": (0.0, 0.0)}, "not be zero always"),
+        ({"values": (0.0, 0.0)}, "not always be zero"),
         ({"margin": 0.0}, "margin must be positive"),
     ],
 )

@@ -1,7 +1,7 @@
-"""The length-controlled win rate equals alpaca_eval 0.6.6's own fit, digit for digit.
+"""The length-controlled win rate equals alpaca_eval 0.6.6's fit, digit for digit.
 
-The expected values came from that package's `make_dmatrix_for_model` and `fit_LogisticRegressionCV` with
-scikit-learn 1.9.1, on these very inputs.
+The expected values come from that package's `make_dmatrix_for_model` and `fit_LogisticRegressionCV` with
+scikit-learn 1.9.1, on exactly these inputs.
 """
 
 import numpy as np

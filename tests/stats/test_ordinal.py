@@ -1,4 +1,4 @@
-"""The exact ordinal model against SciPy, finite differences and simulated votes."""
+"""The exact ordinal model, checked against SciPy, finite differences and simulated votes."""
 
 import numpy as np
 import pytest
@@ -55,7 +55,7 @@ def test_nonsense_is_refused():
 
 @pytest.mark.parametrize(("gap_penalty", "scale_penalty"), [(0.05, 0.5), (1e-3, 1e-2)])
 def test_convergence_is_told_truly(gap_penalty, scale_penalty):
-    """Three votes a pair, one pair in four unanimous: flat directions everywhere."""
+    """Three votes per pair, one pair in four unanimous: flat directions everywhere."""
     votes, pair, prompt, _, _ = simulate(80, 2, 3, spread=0.7, seed=2)
     model = OrdinalModel(gap_penalty=gap_penalty, scale_penalty=scale_penalty)
     fit = model.fit(votes, pair, prompt)
@@ -109,7 +109,7 @@ def test_fit_finds_cutpoints_gaps_and_scales():
     assert np.mean(np.log(fit.scales)) == pytest.approx(0, abs=1e-9)
     assert stats.spearmanr(fit.scales, scales).statistic > 0.9
     assert stats.pearsonr(fit.gaps, gaps).statistic > 0.9
-    assert np.diff(fit.cutpoints) == pytest.approx([1, 1, 1, 1], rel=0.35)  # equal steps, up to unit
+    assert np.diff(fit.cutpoints) == pytest.approx([1, 1, 1, 1], rel=0.35)  # equal steps, up to the unit
 
 
 def test_unanimous_votes_stay_finite():

@@ -1,4 +1,4 @@
-"""Rank correlation beside SciPy's, with intervals that mean something."""
+"""Rank correlation, checked against SciPy's, with meaningful intervals."""
 
 import numpy as np
 import pytest
@@ -27,5 +27,5 @@ def test_the_interval_covers_zero_where_nothing_is_shared_and_not_where_much_is(
 def test_a_side_that_does_not_vary_has_no_rank():
     assert rank_correlation([1.0, 1.0, 1.0], [1.0, 2.0, 3.0]) is None
     assert rank_correlation([1.0], [2.0]) is None
-    found = rank_correlation([1.0, 1.0, 2.0], [1.0, 2.0, 3.0])  # some resamples do not vary either
+    found = rank_correlation([1.0, 1.0, 2.0], [1.0, 2.0, 3.0])  # some resamples do not vary
     assert np.isfinite([found.value, found.low, found.high]).all()

@@ -1,1 +1,1 @@
-"""What tests share: tiny models, small data, whole runs over them. Tests import nothing else from tests."""
+"""What tests share: tiny models, small data, and whole runs with them. Tests import nothing else from tests."""

@@ -29,7 +29,7 @@ def encoded(n=20, invalid=(3, 11)):
 
 @lru_cache(maxsize=1)
 def world():
-    """A tiny Llama and twenty pairs with everything known about them; copy the model to change it."""
+    """A tiny Llama and twenty pairs with everything known about them; copy the model before changing it."""
     model = tiny("llama, tied", "sdpa", torch.float32)
     pairs = encoded()
     rng = torch.Generator().manual_seed(1)
@@ -44,7 +44,7 @@ def world():
 
 
 def changed(settings, changes):
-    """With those of the changes that these settings have; every name belongs to one of them."""
+    """The settings with the changes that apply to them."""
     assert not changes.keys() - {*TrainingSettings.model_fields, *ComputeSettings.model_fields}
     own = {name: value for name, value in changes.items() if name in type(settings).model_fields}
     return settings.model_copy(update=own)

@@ -1,4 +1,4 @@
-"""`unmdpo run` in a process of its own, to be killed or stopped, and what it leaves compared byte by byte."""
+"""`unmdpo run` in a separate process, to be killed or stopped; what it leaves is compared byte by byte."""
 
 import contextlib
 import hashlib
@@ -23,7 +23,7 @@ UNTIL = ("--until", "pilot[0]", "--jobs", "1")
 
 
 def small_recipe(folder, **changes):
-    """Six updates with a checkpoint after each, so that a kill falls between checkpoints."""
+    """Six updates with a checkpoint after each, so a kill falls between checkpoints."""
     world(folder)
     training = {"updates": 6, "batch": 8, "learning_rate": 1e-3, "warmup": 1}
     given = {"training": training, "compute": {"checkpoint_minutes": 1e-6}} | changes
@@ -34,7 +34,7 @@ def small_recipe(folder, **changes):
 
 
 def contents(store):
-    """Every finished artifact: name → digest of its bytes, without what tells times."""
+    """Every finished artifact: name → digest of its bytes, leaving out recorded times."""
     found = {}
     for path in sorted((store / "artifacts").rglob("*")):
         if path.is_dir() or path.name == THROUGHPUT:
@@ -50,12 +50,12 @@ def contents(store):
 
 @dataclass
 class Command:
-    """One `unmdpo run`, started at once."""
+    """One `unmdpo run`, started immediately."""
 
     recipe: Path
     store: Path
     options: tuple[str, ...] = ()
-    deadly: tuple[str, str, int] = ("", "", 0)  # an event and a stage at which it signals itself, and how
+    deadly: tuple[str, str, int] = ("", "", 0)  # the event and stage at which it signals itself, and the signal
     began: float = field(default_factory=time.monotonic)
 
     def __post_init__(self):
@@ -87,7 +87,7 @@ class Command:
 
 def _work(given, log, deadly):
     os.environ["OMP_NUM_THREADS"] = "1"
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background jobs
     with Path(log).open("w", encoding="utf-8") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
@@ -106,7 +106,7 @@ def _work(given, log, deadly):
 
 
 def same_as(undisturbed, store):
-    """Nothing missing, nothing more, every byte equal, nothing left half-made."""
+    """Nothing missing, nothing extra, every byte equal, nothing left unfinished."""
     found = contents(store)
     assert found.keys() == undisturbed.keys()
     assert found == undisturbed, [name for name in found if found[name] != undisturbed[name]]
@@ -114,7 +114,7 @@ def same_as(undisturbed, store):
 
 
 def ended_as_asked(command, code, number):
-    """By the signal itself, or with its exit code and one line."""
+    """Killed by the signal itself, or ended with its exit code and one line."""
     if number == signal.SIGKILL:
         assert code == -number, command.said
         return
@@ -129,20 +129,20 @@ def goes_on(path, store, options):
 
 
 def disturbed(path, store, number, moment, options=()):
-    """Sends a signal after so many seconds and runs again; how the first try ended."""
+    """Sends a signal after `moment` seconds and runs again; returns how the first attempt ended."""
     first = Command(path, store, options)
     time.sleep(moment)
     code = first.signal(number).wait()
     if first.said and code != 0:
         ended_as_asked(first, code, number)
     elif code != 0:
-        assert moment < EARLY  # Python itself had not begun yet
+        assert moment < EARLY  # Python itself had not started yet
     goes_on(path, store, options)
     return code
 
 
 def disturbed_at(path, store, event, stage, number, options):
-    """The same at a boundary: a signal just before or just after a stage."""
+    """The same at a stage boundary: a signal just before or just after a stage."""
     first = Command(path, store, options, (event, stage, number))
     ended_as_asked(first, first.wait(), number)
     goes_on(path, store, options)
@@ -154,7 +154,7 @@ def two_ranks(folder, minutes):
 
 
 def ranks_at_work(folder):
-    """Process numbers of the ranks whose command names a store in this folder."""
+    """Process ids of the ranks whose command names a store in this folder."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -167,7 +167,7 @@ def ranks_at_work(folder):
 
 
 def wait_for_training(folder):
-    """Until both ranks are at the pilot and its first checkpoint is written."""
+    """Waits until both ranks are training the pilot and its first checkpoint is written."""
     deadline = time.monotonic() + 600
     while time.monotonic() < deadline:
         if list((folder / "store" / "work").glob("*/checkpoints/*")) and len(ranks_at_work(folder)) == 2:
@@ -177,7 +177,7 @@ def wait_for_training(folder):
 
 
 def loses_a_rank(folder, harm, minutes):
-    """Kills or freezes one of two ranks while they train: told in one line, then continued to the end."""
+    """Kills or freezes one of two ranks while they train: this is reported in one line, and the next run finishes."""
     path = two_ranks(folder, minutes)
     command = Command(path, folder / "store", UNTIL)
     os.kill(wait_for_training(folder)[1], harm)

@@ -1,4 +1,4 @@
-"""A tiny Llama as a GGUF file: weights, byte-level tokenizer and chat template in one."""
+"""A tiny Llama as a single GGUF file: weights, byte-level tokenizer and chat template."""
 
 import gguf
 import numpy as np
@@ -42,7 +42,7 @@ def tiny_llama(vocabulary):
 
 
 def write_gguf(path):
-    """Returns the model that the file holds."""
+    """Writes the file and returns the model it holds."""
     tokens = [*SPECIAL, *_bytes(), "ab"]
     model = tiny_llama(len(tokens))
     config, writer = model.config, gguf.GGUFWriter(str(path), "llama")

@@ -1,4 +1,4 @@
-"""Inputs of the length-controlled win rate, and what alpaca_eval 0.6.6 (scikit-learn 1.9.1) makes of them."""
+"""Inputs for the length-controlled win rate, and what alpaca_eval 0.6.6 (scikit-learn 1.9.1) computes from them."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Tiny random models of several families, pairs of random tokens, and the slow twin of every fast path."""
+"""Tiny random models of several families, pairs of random tokens, and slow counterparts of the fast paths."""
 
 import numpy as np
 import torch
@@ -57,7 +57,7 @@ PAIRS = [pair(5, 7, 4, 1), pair(1, 1, 9, 2), pair(12, 3, 1, 3), pair(3, 8, 8, 4)
 
 
 def one_by_one(model, pairs):
-    """(n, 2) sums from plain forward passes, one sequence at a time: the slow, obvious twin."""
+    """(n, 2) sums from plain forward passes, one sequence at a time: slow and obvious."""
     sums = []
     for item in pairs:
         for response in (item.chosen, item.rejected):

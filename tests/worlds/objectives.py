@@ -25,7 +25,7 @@ def random_pairs(n=12, seed=0, dtype=torch.float64, spread=20.0):
 
 
 def loss_of(name, pairs, seed=42, **settings):
-    """The loss of any objective, adapting first where it must."""
+    """The loss of any objective, adapting first if it is adaptive."""
     objective = OBJECTIVES[name]
     if isinstance(objective, AdaptiveObjective):
         knobs, _ = objective.adapt(pairs.log_ratio, objective.init(seed, **settings), **settings)

@@ -1,4 +1,4 @@
-"""A small model folder, preference files with strengths and votes, and recipes over them."""
+"""A small model folder, preference files with strengths and votes, and recipes that use them."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from unmdpo.recipe import Recipe
 
 
 def longest(prompts, responses):
-    """A judge."""
+    """A judge that prefers long responses."""
     return [float(len(response.split())) for response in responses]
 
 
@@ -34,7 +34,7 @@ def write_model(folder):
 
 
 def write_data(path, prompts=24, seed=0):
-    """HelpSteer3's shape: two comparisons for each prompt, votes, four domains."""
+    """HelpSteer3's shape: two comparisons per prompt, votes, four domains."""
     rng = random.Random(seed)
 
     def text(low, high):
@@ -61,7 +61,7 @@ def write_data(path, prompts=24, seed=0):
 
 
 def recipe(folder, **changes):
-    """Small, but with every part."""
+    """A small recipe with every part."""
     described = {
         "name": "small",
         "model": {"path": str(folder / "model")},
@@ -125,7 +125,7 @@ def problems(run):
 
 
 def judged_by_function(folder, judge, **changes):
-    """One policy, judged by a function of this name."""
+    """One policy, judged by the function with this name."""
     evaluation = {"baseline": "dpo", "panels": {"one": {"size": 2, "seed": 1}}, "max_new_tokens": 2}
     return recipe(
         folder, evaluation=evaluation | {"judge": {"function": judge}}, policies={"dpo": {"objective": "dpo"}},

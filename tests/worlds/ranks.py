@@ -1,6 +1,8 @@
-"""What `torchrun` runs in the tests of several ranks; the tests run the same on one.
+"""What `torchrun` runs in the tests with several ranks; the tests run the same code on one rank.
 
-torchrun --nproc-per-node N -m tests.worlds.ranks FOLDER [CHECKPOINT]
+Usage:
+
+    torchrun --nproc-per-node N -m tests.worlds.ranks FOLDER [CHECKPOINT]
 """
 
 import json
@@ -20,7 +22,7 @@ from unmdpo.engine.training.checkpoint import load_checkpoint, save_checkpoint
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.trainer import Trainer
 
-OBJECTIVES = {"unm-wr": 3, "beta-dpo": 3}  # and how many updates
+OBJECTIVES = {"unm-wr": 3, "beta-dpo": 3}  # number of updates
 RESUMED_TO = 6
 
 
@@ -38,7 +40,7 @@ def make_trainer(objective):
         reference=score(scorer, pairs, token_budget=64),
         scale=0.5 + 1.5 * torch.rand(20, generator=rng),
     )
-    # a budget that leaves three microbatches in some updates: one rank has more to do than the other
+    # a budget that gives three microbatches in some updates, so one rank has more to do than the other
     return Trainer(scorer, data, ObjectiveChoice(name=objective), SETTINGS, ComputeSettings(token_budget=48))
 
 

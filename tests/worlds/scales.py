@@ -15,7 +15,7 @@ QUICK = {"entropy": {"epochs": 4}}
 def small_world(prompts=120, seed=0, rows_per_prompt=2, dimension=12):
     """Units with domains and folds, rows with votes and lengths: something for every estimator.
 
-    Some prompts have twice the rows of others, so that weighting by rows and by units differ.
+    Some prompts have twice as many rows as others, so weighting by rows and weighting by units differ.
     """
     world = random_utility_world(prompts, rows_per_prompt=rows_per_prompt, dimension=dimension, seed=seed)
     extra = torch.arange(len(world.rows))[world.units.features[world.rows.unit][:, 0] > 0.5]
@@ -31,7 +31,7 @@ def small_world(prompts=120, seed=0, rows_per_prompt=2, dimension=12):
 
 
 def fitted(name, units, rows, **settings):
-    """Any estimator after learning: at once, or beside a policy whose evidence stands still."""
+    """Any estimator after fitting: directly, or alongside a policy whose evidence does not change."""
     estimator = ESTIMATORS[name].make(**(QUICK.get(name, {}) | settings))
     if isinstance(estimator, FrozenScale):
         return estimator.fit(units, rows)

@@ -1,4 +1,4 @@
-"""Two questions to ask of preference data before training on it."""
+"""Two questions to ask about preference data before training on it."""
 
 from unmdpo.audit.strength import StrengthAudit, audit_strength
 from unmdpo.audit.support import SupportAudit, audit_support

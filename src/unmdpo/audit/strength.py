@@ -1,7 +1,7 @@
 """Does a stronger preference predict that another annotator agrees? (Appendix "Audit of Preference Strength".)
 
-Leave one annotator out: where all the others agree in direction, the size of their mean strength is the evidence, and
-whether the held-out annotator shares their direction is the outcome.
+Leave one annotator out: if all the others agree on the direction, the size of their mean strength is the evidence, and
+whether the held-out annotator agrees with them is the outcome.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 BOOTSTRAPS, PERMUTATIONS = 5_000, 10_000
 SEEDS = {"train": (260822, 260823), "development": (260832, 260833)}  # bootstrap, permutation
 MIN_EXTREME_VOTES, MAX_P = 50, 0.05
-TOLERANCE = 1e-12  # of correlations: equal ones differ by the rounding of a sum over all records
+TOLERANCE = 1e-12  # for correlations: equal ones differ by rounding in a sum over all records
 CHUNK = 4_000_000  # random numbers drawn at a time
 
 
@@ -46,18 +46,18 @@ class Bin(NamedTuple):
     prompts: int
     mean_evidence: float | None
     agreement: float | None
-    interval: tuple[float, float] | None  # Wilson, 95 %
+    interval: tuple[float, float] | None  # Wilson, 95%
 
 
 class PartitionResult(NamedTuple):
     records: int
     eligible_records: int
     votes: int
-    zero_votes: int  # judgements of "the same", which have no direction and are left out
+    zero_votes: int  # votes for "the same", which have no direction and are left out
     bins: list[Bin]
     contrast: float | None  # high minus low agreement
-    contrast_interval: tuple[float, float] | None  # prompt-clustered bootstrap, 95 %
-    correlation: float | None  # record-level evidence and agreement
+    contrast_interval: tuple[float, float] | None  # prompt-clustered bootstrap, 95%
+    correlation: float | None  # between record-level evidence and agreement
     p_value: float | None
 
 
@@ -85,7 +85,7 @@ class StrengthAudit:
 def audit_strength(
     ref: DataRef, *, source: str = AUTO, seed: int = PARTITION_SEED, max_bad_rows: int = 0
 ) -> StrengthAudit:
-    """The whole audit of one data set; its locked test labels are never parsed."""
+    """The whole audit of one dataset; its locked test labels are never parsed."""
     partitions = read_partitions(ref, source=source, seed=seed, max_bad_rows=max_bad_rows)
     return analyse(partitions)
 
@@ -105,7 +105,7 @@ def analyse(partitions: Partitions) -> StrengthAudit:
 
 
 def criterion(train: PartitionResult, development: PartitionResult) -> dict[str, bool]:
-    """The prespecified conditions for success; what cannot be computed is not met."""
+    """The prespecified conditions for success; a condition that cannot be computed is not met."""
     low, _, high = development.bins
     interval = development.contrast_interval
     return {
@@ -139,7 +139,7 @@ def analyse_partition(records: Sequence[Record], bootstrap_seed: int, permutatio
 
 
 def hold_out(records: Sequence[Record]) -> HeldOut:
-    """Each vote of a record with three or more, whose other votes agree in direction (Eq. I_jh)."""
+    """Each vote in a record of three or more whose other votes agree on the direction (Eq. I_jh)."""
     evidence, agrees, owner, prompt, record_domain = [], [], [], [], list[int]()
     prompts: dict[str, int] = {}
     domains = {name: i for i, name in enumerate(sorted({record.domain for record in records}))}
@@ -164,13 +164,13 @@ def hold_out(records: Sequence[Record]) -> HeldOut:
 
 
 def held_out_votes(votes: Sequence[int]) -> list[tuple[float, bool]]:
-    """(evidence, agreement) of every held-out vote that is eligible."""
-    positive, total, found = sum(vote > 0 for vote in votes), sum(votes), []
+    """(evidence, agreement) of every eligible held-out vote."""
+    positive, total, eligible = sum(vote > 0 for vote in votes), sum(votes), []
     for vote in votes:
         others, others_positive = len(votes) - 1, positive - (vote > 0)
         if others_positive in (0, others):
-            found.append((abs(total - vote) / others, (vote > 0) == (others_positive == others)))
-    return found
+            eligible.append((abs(total - vote) / others, (vote > 0) == (others_positive == others)))
+    return eligible
 
 
 def describe_bin(held_out: HeldOut, name: str, members: NDArray[np.bool_]) -> Bin:
@@ -190,7 +190,7 @@ def describe_bin(held_out: HeldOut, name: str, members: NDArray[np.bool_]) -> Bi
 
 
 def clustered_contrast(held_out: HeldOut, seed: int) -> tuple[float | None, tuple[float, float] | None]:
-    """High-minus-low agreement and its 95 % percentile interval over resampled prompts."""
+    """High-minus-low agreement and its 95% percentile interval over resampled prompts."""
     low, _, high = held_out.bins.values()
     if not low.any() or not high.any():
         return None, None
@@ -205,7 +205,7 @@ def clustered_contrast(held_out: HeldOut, seed: int) -> tuple[float | None, tupl
     for replicate in range(BOOTSTRAPS):
         drawn = np.bincount(rng.integers(0, prompts, prompts), minlength=prompts)
         totals[:, replicate] = sums @ drawn
-    with np.errstate(invalid="ignore"):  # a resample may miss a small bin altogether
+    with np.errstate(invalid="ignore"):  # a resample may miss a small bin entirely
         contrasts = totals[0] / totals[1] - totals[2] / totals[3]
     ends = np.nanpercentile(contrasts, [2.5, 97.5])
     point = held_out.agrees[high].mean() - held_out.agrees[low].mean()
@@ -213,9 +213,9 @@ def clustered_contrast(held_out: HeldOut, seed: int) -> tuple[float | None, tupl
 
 
 def permutation_test(held_out: HeldOut, seed: int) -> tuple[float | None, float | None]:
-    """Pooled record-level Pearson correlation and its one-sided p, permuting within domains.
+    """Pooled record-level Pearson correlation and its one-sided p-value, permuting within domains.
 
-    A permutation within domains changes neither mean nor variance, so only Σ e·a need be redone.
+    A permutation within domains changes neither mean nor variance, so only Σ e·a is recomputed.
     """
     records = len(held_out.record_domain)
     counts = np.bincount(held_out.record, minlength=records)
@@ -224,12 +224,12 @@ def permutation_test(held_out: HeldOut, seed: int) -> tuple[float | None, float 
     spread = records * evidence.std() * agreement.std() if records else 0.0
     if spread <= 1e-12 * records:
         return None, None
-    centred = agreement - agreement.mean()
-    observed = float(evidence @ centred) / spread
+    centered = agreement - agreement.mean()
+    observed = float(evidence @ centered) / spread
     rng, sums = np.random.default_rng(seed), np.zeros(PERMUTATIONS)
     for domain in np.unique(held_out.record_domain):
         members = held_out.record_domain == domain
-        values, weights = evidence[members], centred[members]
+        values, weights = evidence[members], centered[members]
         per_chunk = max(1, CHUNK // len(values))
         for start in range(0, PERMUTATIONS, per_chunk):
             size = min(per_chunk, PERMUTATIONS - start)

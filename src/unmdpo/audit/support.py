@@ -1,9 +1,9 @@
 """Comparison support: could the margins of this data identify any prompt's scale at all?
 
-The counting rules are those of the paper's appendix "Comparison support in the policy-training data": non-tie rows;
-prompts and unordered response pairs by exact identity; for graph analysis, repeats of an edge with the same
-orientation and strength count once; self-comparisons are counted and then left out of cycles and contrasts (a
-self-pair still is a prompt's distinct pair).
+The counting rules are those of the paper's appendix "Comparison support in the policy-training data": ties are left
+out; prompts and unordered response pairs are matched exactly; in the graph analysis, repeats of an edge with the same
+orientation and strength count once; self-comparisons are counted, but left out of cycles and contrasts (a self-pair is
+still one of a prompt's distinct pairs).
 """
 
 import math
@@ -36,9 +36,9 @@ class SupportAudit:
     prompts_several_pairs: int
     prompts_disconnected: int  # several pairs, not all linked through shared responses
     prompts_with_cycle: int  # a cycle through three or more responses
-    prompts_parallel_contrast: int  # one pair under different margins or directions
+    prompts_parallel_contrast: int  # one pair with different margins or directions
     self_comparisons: int  # rows that compare a response with itself
-    prompts_identified: int  # margin-contrast condition, self-comparisons left out
+    prompts_identified: int  # margin-contrast condition, without self-comparisons
     prompts_identified_with_self: int  # the same with self-comparisons as one-edge cycles
     kappa_min: float | None  # ‖Pc‖ over identified prompts: small means ill-conditioned
     kappa_median: float | None
@@ -51,7 +51,7 @@ class SupportAudit:
 
 @dataclass(frozen=True)
 class PromptSupport:
-    """What one prompt's comparisons can tell."""
+    """What one prompt's comparisons can show."""
 
     pairs: int
     disconnected: bool
@@ -62,32 +62,32 @@ class PromptSupport:
 
 
 def audit_support(data: Comparisons, *, strength_map: StrengthMap | None = None, tau: float = 1.0) -> SupportAudit:
-    """Counts what the margin-contrast condition of Theorem 4.1 finds in the rows."""
+    """Counts the rows and prompts that matter for the margin-contrast condition of Theorem 4.1."""
     if not 0 <= tau < math.inf:
-        raise UserError(f"τ should be a number from 0 up, not {tau}")
+        raise UserError(f"τ should be a finite number of at least 0, not {tau}")
     m = strength_map or StrengthMap()
     edges: dict[str, Counter[Edge]] = defaultdict(Counter)
     for row in data:
         edges[row.prompt_hash][row.chosen, row.rejected, row.strength] += 1
-    found = [prompt_support(list(distinct), m, tau) for distinct in edges.values()]
-    kappas = [prompt.kappa for prompt in found if prompt.kappa > 0]
+    prompts = [prompt_support(list(distinct), m, tau) for distinct in edges.values()]
+    kappas = [prompt.kappa for prompt in prompts if prompt.kappa > 0]
     distinct_edges = sum(map(len, edges.values()))
-    several = [prompt for prompt in found if prompt.pairs > 1]
+    several = [prompt for prompt in prompts if prompt.pairs > 1]
     return SupportAudit(
         rows=len(data),
         ties=len(data.ties),
         skipped=tuple(str(error) for error in data.skipped),
         exact_duplicates=len(data) - distinct_edges,
-        prompts=len(found),
-        pair_units=sum(prompt.pairs for prompt in found),
-        prompts_one_pair=len(found) - len(several),
+        prompts=len(prompts),
+        pair_units=sum(prompt.pairs for prompt in prompts),
+        prompts_one_pair=len(prompts) - len(several),
         prompts_several_pairs=len(several),
         prompts_disconnected=sum(prompt.disconnected for prompt in several),
-        prompts_with_cycle=sum(prompt.cycle for prompt in found),
-        prompts_parallel_contrast=sum(prompt.parallel_contrast for prompt in found),
+        prompts_with_cycle=sum(prompt.cycle for prompt in prompts),
+        prompts_parallel_contrast=sum(prompt.parallel_contrast for prompt in prompts),
         self_comparisons=sum(row.chosen == row.rejected for row in data),
         prompts_identified=len(kappas),
-        prompts_identified_with_self=sum(prompt.identified_with_self for prompt in found),
+        prompts_identified_with_self=sum(prompt.identified_with_self for prompt in prompts),
         kappa_min=min(kappas, default=None),
         kappa_median=float(np.median(kappas)) if kappas else None,
         tau=tau,
@@ -100,7 +100,7 @@ def prompt_support(edges: Sequence[Edge], m: StrengthMap, tau: float) -> PromptS
     proper = [edge for edge in edges if edge[0] != edge[1]]
     loop_margin = any(tau * m(k) > 0 for chosen, rejected, k in edges if chosen == rejected)
     pairs = {(min(a, b), max(a, b)) for a, b, _ in edges}
-    if len(edges) == 1:  # as nearly all prompts have
+    if len(edges) == 1:  # the case for nearly all prompts
         return PromptSupport(1, False, False, False, 0.0, loop_margin)
     graph = ComparisonGraph.of([(a, b) for a, b, _ in proper], [tau * m(k) for _, _, k in proper])
     simple = ComparisonGraph.of(sorted(pairs), np.zeros(len(pairs)))
@@ -118,7 +118,7 @@ def prompt_support(edges: Sequence[Edge], m: StrengthMap, tau: float) -> PromptS
 
 
 def _parallel_contrast(edges: Sequence[Edge], m: StrengthMap, tau: float) -> bool:
-    """Is some unordered pair compared under different signed margins?"""
+    """Whether some unordered pair is compared with different signed margins."""
     signed: dict[tuple[str, str], set[float]] = defaultdict(set)
     for a, b, k in edges:
         signed[min(a, b), max(a, b)].add(tau * m(k) if a < b else -tau * m(k))

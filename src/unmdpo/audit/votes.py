@@ -1,7 +1,7 @@
-"""The strength audit's records: deduplicated, partitioned, with the locked test never parsed.
+"""The strength audit's records: deduplicated, partitioned, with the locked test labels never parsed.
 
-Texts are read first, and alone they decide which prompts are locked; labels stay sealed until then, and those of
-locked prompts for ever.
+Texts are read first, and they alone decide which prompts are locked. Labels stay sealed until then, and those of
+locked prompts stay sealed forever.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ PARTITION_SEED = 260820
 
 
 class Record(NamedTuple):
-    """One response pair and every annotator's signed strength for it."""
+    """One response pair and each annotator's signed strength for it."""
 
     prompt_hash: str
     domain: str
@@ -30,7 +30,7 @@ class Record(NamedTuple):
 
 
 class Partitions(NamedTuple):
-    """Prompt counts of the three parts, and the records of the two that may be analysed."""
+    """Prompt counts of the three parts, and the records of the two that may be analyzed."""
 
     prompts: dict[str, int]
     records: dict[str, list[Record]]
@@ -53,7 +53,7 @@ def partition_prompts(domains: Mapping[str, str], seed: int = PARTITION_SEED) ->
 
 
 def read_partitions(ref: DataRef, *, source: str, seed: int, max_bad_rows: int) -> Partitions:
-    """The audit's records by partition, without a look at any label of the test partition."""
+    """The audit's records by partition; no label of the test partition is ever read."""
     bad = BadRows(max_bad_rows)
     reader, rows = _annotated(ref, source, bad)
     sealed = list(bad.parse(rows, lambda row: _seal(reader, row)))
@@ -77,7 +77,7 @@ def read_partitions(ref: DataRef, *, source: str, seed: int, max_bad_rows: int) 
 
 
 class Sealed(NamedTuple):
-    """A row whose texts are digested and whose labels nobody has looked at yet."""
+    """A row whose texts are hashed and whose labels have not been parsed yet."""
 
     prompt_hash: str
     domain: str
@@ -114,7 +114,7 @@ def _annotated(ref: DataRef, source: str, bad: BadRows) -> tuple[AnnotatedSource
     if not isinstance(reader, AnnotatedSource):
         known = ", ".join(name for name, kind in SOURCES.items() if issubclass(kind, AnnotatedSource))
         raise UserError(
-            f"{ref.path}: the strength audit needs the votes of single annotators, read apart from other "
-            f"labels, as these sources give them: {known}"
+            f"{ref.path}: the strength audit needs the votes of individual annotators, separate from other "
+            f"labels; these sources have them: {known}"
         )
     return reader, rows

@@ -1,4 +1,4 @@
-"""AlpacaEval's files: annotations in, outputs out."""
+"""Reads AlpacaEval's annotations and writes outputs for it."""
 
 import csv
 import json
@@ -24,7 +24,7 @@ class Annotations:
 
     baseline: str
     model: str
-    preference: Floats  # probability that the model's answer is preferred; NaN where the judge failed
+    preference: Floats  # probability that the model's answer is preferred; NaN if the judge failed
     baseline_length: Floats  # characters
     model_length: Floats
     index: NDArray[np.int64]  # the instruction's number
@@ -38,12 +38,15 @@ class Annotations:
 
 
 def read_annotations(path: Path) -> Annotations:
-    """A file of annotations: `output_1` is the baseline's answer, `preference` lies in [1, 2]."""
+    """Reads an annotations file: `output_1` is the baseline's answer, `preference` is in [1, 2]."""
     rows = list(read_file(path, BadRows(0)))
     names = [{str(row.values.get(f"generator_{side}")) for row in rows} for side in (1, 2)]
-    for side, found in zip((1, 2), names, strict=True):
-        if len(found) != 1:
-            raise UserError(f"{path}: several generators as generator_{side}: {', '.join(sorted(found)[:4])}")
+    for side, generators in zip((1, 2), names, strict=True):
+        if len(generators) != 1:
+            several = ", ".join(sorted(generators)[:4])
+            raise UserError(
+                f"{path}: generator_{side} should be the same in every row, but there are several: {several}"
+            )
     return Annotations(
         baseline=names[0].pop(),
         model=names[1].pop(),
@@ -55,19 +58,19 @@ def read_annotations(path: Path) -> Annotations:
 
 
 def _preference(row: Row) -> float:
-    """In [0, 1]; AlpacaEval writes 0 for a tie and nothing where its judge gave no answer."""
+    """In [0, 1]; AlpacaEval writes 0 for a tie and null if its judge gave no answer."""
     value = row.values.get("preference")
     if value is None:
         return math.nan
     if isinstance(value, bool) or not isinstance(value, int | float) or not (value == 0 or 1 <= value <= 2):
-        raise DataError(row.origin, f"preference should lie in [1, 2], or be 0 for a tie, not {value!r}")
+        raise DataError(row.origin, f"'preference' should be from 1 to 2, or 0 for a tie, not {value!r}")
     return 0.5 if value == 0 else float(value) - 1
 
 
 def _length(row: Row, column: str) -> float:
     text = row.values.get(column)
     if not isinstance(text, str):
-        raise DataError(row.origin, f"'{column}' should be a text, not {type(text).__name__}")
+        raise DataError(row.origin, f"'{column}' should be text, not {type(text).__name__}")
     return float(len(text))
 
 
@@ -80,7 +83,7 @@ def _index(row: Row, place: int) -> int:
 
 @dataclass(frozen=True)
 class GamedTable:
-    """`df_gamed.csv`: the baseline told to be short or long, and every instruction's difficulty."""
+    """`df_gamed.csv`: the baseline prompted to be short or long, and every instruction's difficulty."""
 
     preference: Floats
     length_difference: Floats
@@ -90,30 +93,30 @@ class GamedTable:
     def difficulties(self, annotations: Annotations) -> Floats:
         missing = sorted({int(i) for i in annotations.index} - self.by_index.keys())
         if missing:
-            raise UserError(f"no difficulty is known of instructions {missing[:8]}")
+            raise UserError(f"the difficulty of instructions {missing[:8]} is not known")
         return np.array([self.by_index[int(i)] for i in annotations.index])
 
 
 def read_gamed(path: Path) -> GamedTable:
     columns = ("preference", "std_delta_len", "instruction_difficulty", "index")
-    found: dict[str, list[float]] = {name: [] for name in columns}
+    read: dict[str, list[float]] = {name: [] for name in columns}
     try:
         with path.open(encoding="utf-8", newline="") as file:
             for number, row in enumerate(csv.DictReader(file), start=2):
                 for name in columns:
                     try:
-                        found[name].append(float(row[name]))
+                        read[name].append(float(row[name]))
                     except (KeyError, TypeError, ValueError) as error:
                         raise DataError(f"{path}, line {number}", f"no number in column '{name}'") from error
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
-    values = {name: np.array(numbers) for name, numbers in found.items()}
-    by_index = dict(zip(map(int, found["index"]), found["instruction_difficulty"], strict=True))
+    values = {name: np.array(numbers) for name, numbers in read.items()}
+    by_index = dict(zip(map(int, read["index"]), read["instruction_difficulty"], strict=True))
     return GamedTable(values["preference"], values["std_delta_len"], values["instruction_difficulty"], by_index)
 
 
 def write_outputs(path: Path, generator: str, answers: Iterable[tuple[str, str]], dataset: str = "") -> None:
-    """Instructions and answers as AlpacaEval reads them."""
+    """Writes instructions and answers in AlpacaEval's format."""
     rows = [
         {"instruction": instruction, "output": output, "generator": generator, "dataset": dataset}
         for instruction, output in answers

@@ -1,7 +1,7 @@
 """What a comparison is: a prompt, two responses, which one is better and by how much.
 
-Every source yields `Comparison` objects and nothing else, so that training, audits and theory never need to know which
-file format a row came from.
+Every source yields `Comparison` objects and nothing else, so training, audits and theory never need to know which file
+format a row came from.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from unmdpo.errors import DataError
 
 
 class Origin(NamedTuple):
-    """Where a row came from; rows count from one, as editors do."""
+    """Where a row came from; rows are counted from one, as in editors."""
 
     file: str
     row: int
@@ -27,8 +27,8 @@ class Origin(NamedTuple):
 class Comparison:
     """One oriented comparison z = (y, x⁺, x⁻, k) of the paper's preliminaries.
 
-    A tie has strength 0 and an arbitrary orientation; it never enters training (`Comparisons.ties` holds the ties
-    apart).
+    A tie has strength 0 and an arbitrary orientation; it is never trained on (`Comparisons.ties` keeps ties
+    separate).
     """
 
     prompt: Prompt
@@ -52,7 +52,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Comparisons:
-    """What a source gave: rows to train on, ties counted apart, and rows that could not be read."""
+    """What a source yields: rows to train on, ties kept separate, and errors of rows that could not be read."""
 
     rows: tuple[Comparison, ...]
     ties: tuple[Comparison, ...] = ()

@@ -1,4 +1,4 @@
-"""One domain for each prompt, though its records may disagree (paper, "Feature construction")."""
+"""One domain for each prompt, even if its records disagree (paper, "Feature construction")."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -8,12 +8,12 @@ from unmdpo.data.comparison import Comparison
 
 
 class DomainVote(NamedTuple):
-    """What one record says of its prompt's domain."""
+    """What one record says about its prompt's domain."""
 
     prompt_hash: str
     pair: tuple[object, object]  # unordered: the two responses, or digests of them
     domain: str
-    nonempty: bool  # both responses say something
+    nonempty: bool  # neither response is empty
 
 
 def modal_domains(comparisons: Iterable[Comparison]) -> dict[str, str]:
@@ -24,9 +24,10 @@ def modal_domains(comparisons: Iterable[Comparison]) -> dict[str, str]:
 
 
 def count_domains(votes: Iterable[DomainVote]) -> dict[str, str]:
-    """The most frequent domain of each prompt, ties to the lexicographically first.
+    """The most frequent domain of each prompt; ties go to the lexicographically first.
 
-    Records with both responses nonempty are preferred; repeats of the same unordered pair and domain count once.
+    Records with an empty response count only if a prompt has no others. Repeats of the same unordered pair and domain
+    count once.
     """
     preferred: dict[str, set[tuple[object, str]]] = {}
     others: dict[str, set[tuple[object, str]]] = {}

@@ -1,6 +1,6 @@
-"""Rows from local files: `.jsonl`, `.json`, `.parquet`, the first two also gzipped; and folders.
+"""Rows from local files (`.jsonl`, `.json`, `.parquet`; JSON may be gzipped) and folders.
 
-Reading is a stream, so that memory holds comparisons and never whole files of text twice.
+Files are streamed, so memory holds the comparisons but never a second copy of a whole file's text.
 """
 
 import gzip
@@ -27,10 +27,10 @@ Reader = Callable[[Path, BadRows], Iterator[Row]]
 
 
 def read_file(path: Path, bad: BadRows) -> Iterator[Row]:
-    """The rows of one file; an empty file is an error, because a silent nothing is worse."""
+    """The rows of one file. An empty file is an error, because silently reading nothing is worse."""
     reader = READERS.get(_extension(path))
     if reader is None:
-        raise UserError(f"{path}: unknown kind of file; known: {', '.join(READERS)} (or .gz of JSON)")
+        raise UserError(f"{path}: unknown file type; known: {', '.join(READERS)} (JSON may be gzipped)")
     empty = True
     try:
         for row in reader(path, bad):
@@ -45,9 +45,9 @@ def read_file(path: Path, bad: BadRows) -> Iterator[Row]:
 def data_files(folder: Path, split: str | None) -> list[Path]:
     """The data files of one split in a folder, or all of them.
 
-    A file belongs to a split when a whole word of its name, or of a folder above it, is the split's (`train.jsonl.gz`,
-    `my-eval.jsonl`, `validation/0000.parquet`); the word nearest the end counts. Where no file is named after a split,
-    all are `train`.
+    A file belongs to a split if a whole word in its name, or in the name of a folder above it, means that split
+    (`train.jsonl.gz`, `my-eval.jsonl`, `validation/0000.parquet`); the word nearest the end counts. If no file is
+    named after a split, all of them are `train`.
     """
     files = sorted(
         path
@@ -57,7 +57,7 @@ def data_files(folder: Path, split: str | None) -> list[Path]:
         and not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )
     if not files:
-        raise UserError(f"{folder}: no data files in this folder; known: {', '.join(READERS)}")
+        raise UserError(f"{folder}: no data files in this folder; known types: {', '.join(READERS)}")
     if split is None:
         return files
     named = {path: name for path in files if (name := _split_of(path.relative_to(folder))) is not None}
@@ -65,7 +65,7 @@ def data_files(folder: Path, split: str | None) -> list[Path]:
     chosen = [path for path in files if splits.get(path) == split]
     if not chosen:
         here = ", ".join(sorted({*splits.values()}))
-        raise UserError(f"{folder}: no files of the split '{split}'; splits here: {here}")
+        raise UserError(f"{folder}: no files for the split '{split}'; splits here: {here}")
     return chosen
 
 
@@ -82,7 +82,7 @@ def _extension(path: Path) -> str:
 
 
 def _open(path: Path) -> BufferedIOBase:
-    """Bytes through a buffer that holds whole rows: the default one is smaller than most."""
+    """Opens the file with a buffer that fits whole rows: the default buffer is smaller than most rows."""
     if path.suffix.lower() == ".gz":
         return BufferedReader(gzip.open(path, "rb"), BUFFER)
     return BufferedReader(path.open("rb", buffering=0), BUFFER)
@@ -107,7 +107,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 yield number, line
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(
-            path, f"the gzip stream is damaged after row {number} ({error}); fetch the file again"
+            path, f"the gzip stream is damaged after row {number} ({error}); download the file again"
         ) from error
 
 
@@ -125,11 +125,11 @@ def _decode(where: Origin | Path, content: bytes, encoding: str) -> Any:
 
 
 def _json(path: Path, bad: BadRows) -> Iterator[Row]:
-    """A JSON list of objects; or JSON lines, which many data sets keep under this ending."""
+    """A JSON list of objects, or JSON lines, which many datasets store with this extension."""
     text = (line.strip(b"\xef\xbb\xbf \t\r\n") for _, line in _lines(path))
     first = next(filter(None, text), b"")
     if first == b"{":
-        raise DataError(path, "starts with an object over several lines; give a list, or one object a line")
+        raise DataError(path, "starts with an object that spans several lines; use a list, or one object per line")
     if not first.startswith(b"["):
         yield from _json_lines(path, bad)
         return

@@ -22,7 +22,7 @@ Prompt = tuple[Message, ...]
 def prompt_hash(messages: Sequence[Message | Mapping[str, str]]) -> str:
     """SHA-256 of the conversation's JSON (paper, "Prompt identity and fold assignment").
 
-    Sorted keys, unescaped Unicode, default separators; contents are taken as they are, and only `role` and `content`
+    Sorted keys, unescaped Unicode, default separators; contents are hashed as they are, and only `role` and `content`
     count.
     """
     turns = [

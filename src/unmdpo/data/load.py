@@ -1,4 +1,4 @@
-"""One door for all data: a path or Hub name in, comparisons out."""
+"""The one way to load data: a path or Hub name in, comparisons out."""
 
 import os.path
 import re
@@ -21,16 +21,16 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class DataRef:
-    """Where rows are: a file, a folder or a Hub name, and which part of it."""
+    """Where the rows are: a file, a folder or a Hub name, and which part of it."""
 
     path: str
-    split: str | None = "train"  # None: all of them
+    split: str | None = "train"  # None: all splits
     revision: str | None = None  # of a Hub dataset
     config: str | None = None  # of a Hub dataset, or a subfolder
 
     @property
     def local(self) -> Path | None:
-        """The path on this machine, if there is something there."""
+        """The path on this machine, if it exists."""
         path = Path(os.path.expanduser(self.path))  # noqa: PTH111 - Path.expanduser raises for unknown users
         try:
             return path if path.exists() else None
@@ -41,7 +41,7 @@ class DataRef:
 def load_comparisons(
     ref: DataRef | str, *, source: str = AUTO, settings: SourceSettings | None = None, max_bad_rows: int = 0
 ) -> Comparisons:
-    """Every comparison of one split, ties apart, bad rows within the allowance skipped."""
+    """All comparisons of one split, with ties separate and up to `max_bad_rows` bad rows skipped."""
     ref = DataRef(ref) if isinstance(ref, str) else ref
     bad = BadRows(max_bad_rows)
     reader, rows = open_source(ref, source, bad, settings)
@@ -58,31 +58,31 @@ def load_comparisons(
 def open_source(
     ref: DataRef, source: str, bad: BadRows, settings: SourceSettings | None = None
 ) -> tuple[Source, Iterator[Row]]:
-    """The source of the data, named or recognised, and its rows."""
-    name = source if source != AUTO else _recognise(ref, bad.limit)
+    """The data's source, named or recognized, and its rows."""
+    name = source if source != AUTO else _recognize(ref, bad.limit)
     if name not in SOURCES:
         raise UserError(f"unknown source '{name}'; {did_you_mean(name, SOURCES)}")
     reader = SOURCES[name](settings)
     whole_file = reader.split_column is None and ref.local is not None and ref.local.is_file()
     if whole_file and ref.split not in ("train", None):
-        raise UserError(f"{ref.path}: one file without splits; there is no '{ref.split}' in it")
+        raise UserError(f"{ref.path}: a single file without splits, so there is no split '{ref.split}'")
     return reader, _of_split(read_rows(ref, bad, reader), reader.split_column, ref.split)
 
 
-def _recognise(ref: DataRef, allowed_bad_rows: int) -> str:
-    """The source whose Hub name this is, or whose columns the first row has (bad rows aside)."""
+def _recognize(ref: DataRef, allowed_bad_rows: int) -> str:
+    """The source with this Hub name, or with the columns of the first good row."""
     for name, source in SOURCES.items():
         if source.hub is not None and source.hub.path == ref.path:
             return name
-    unlike: list[DataError] = []
+    unrecognized: list[DataError] = []
     for row in read_rows(replace(ref, split=None), BadRows(allowed_bad_rows)):
         try:
             return detect(row)
         except DataError as error:
-            unlike.append(error)
-            if len(unlike) > allowed_bad_rows:
+            unrecognized.append(error)
+            if len(unrecognized) > allowed_bad_rows:
                 break
-    raise unlike[0] if unlike else UserError(f"{ref.path}: no readable rows")
+    raise unrecognized[0] if unrecognized else UserError(f"{ref.path}: no readable rows")
 
 
 def read_rows(ref: DataRef, bad: BadRows, source: Source | None = None) -> Iterator[Row]:
@@ -106,7 +106,7 @@ def _part(folder: Path, ref: DataRef, layout: HubData) -> Path:
     """The folder itself, or the part of a mirrored repository that holds the comparisons."""
     if ref.config is not None:
         if not (folder / ref.config).is_dir():
-            raise UserError(f"{ref.path}: no folder '{ref.config}' in it")
+            raise UserError(f"{ref.path}: it has no folder '{ref.config}'")
         return folder / ref.config
     layouts = [layout] if layout.path else [s.hub for s in SOURCES.values() if s.hub is not None]
     parts = (folder / (known.config or known.data_dir or "") for known in layouts)
@@ -114,14 +114,14 @@ def _part(folder: Path, ref: DataRef, layout: HubData) -> Path:
 
 
 def _of_split(rows: Iterator[Row], column: str | None, split: str | None) -> Iterator[Row]:
-    """Where a column names each row's split, only the rows of `split`."""
+    """If a column names each row's split, only the rows of `split`."""
     for row in rows:
         if column is None or split is None or row.values.get(column, split) == split:
             yield row
 
 
 def _share_prompts(comparisons: Iterator[Comparison]) -> Iterator[Comparison]:
-    """Comparisons of one prompt hold one copy of its text: long prompts repeat often."""
+    """Comparisons of one prompt share one copy of its text: long prompts repeat often."""
     prompts: dict[str, Prompt] = {}
     for comparison in comparisons:
         shared = prompts.setdefault(comparison.prompt_hash, comparison.prompt)
@@ -137,11 +137,11 @@ def hub_rows(
     where = f"{path}@{revision[:12]}" if revision else path
     try:
         dataset = datasets.load_dataset(path, name=config, data_dir=data_dir, revision=revision, split=split)
-    except Exception as error:  # the library raises many kinds, all of them about the dataset or the network
+    except Exception as error:  # the library raises many kinds, all about the dataset or the network
         raise UserError(
             f"{where}: the Hub dataset could not be loaded: {error}\n"
             "Check the name, revision and network (a gated dataset needs `hf auth login`), "
-            "or download its files and give their folder instead."
+            "or download its files and use their folder instead."
         ) from error
     parts = {split: dataset} if split is not None else dict(dataset)
     for name, part in parts.items():

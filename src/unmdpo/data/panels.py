@@ -1,4 +1,4 @@
-"""Prompts to evaluate on: panels and validation splits by hash and seed alone, and files of prompts."""
+"""Prompts to evaluate on: panels and validation splits drawn by hash and seed alone, and prompt files."""
 
 import hashlib
 import random
@@ -10,14 +10,15 @@ from unmdpo.data.identity import Prompt, prompt_hash
 from unmdpo.data.rows import BadRows, Row
 from unmdpo.errors import UserError
 
-PROMPTS, DOMAINS = ("prompt", "instruction"), ("domain", "dataset")  # the latter of each: AlpacaEval's
+PROMPTS, DOMAINS = ("prompt", "instruction"), ("domain", "dataset")  # the second of each is AlpacaEval's
 
 
 def sample_panel(domains: Mapping[str, str], size: int, seed: int, exclude: Collection[str] = ()) -> list[str]:
     """`size` prompt hashes, stratified by domain, in the order of their hashes.
 
-    `domains` maps prompt hashes to domains. Each domain gets its share by largest remainder, and `random.Random(seed)`
-    samples within domains, taken in sorted order. Prompts in `exclude` (an earlier panel's) are never drawn.
+    `domains` maps prompt hashes to domains. Each domain gets its share by largest remainder; `random.Random(seed)`
+    then samples within each domain, in sorted order of domains. Prompts in `exclude` (an earlier panel's) are never
+    drawn.
     """
     if size < 1:
         raise UserError(f"a panel needs at least one prompt, not {size}")
@@ -29,8 +30,8 @@ def sample_panel(domains: Mapping[str, str], size: int, seed: int, exclude: Coll
     available = sum(map(len, strata.values()))
     if size > available:
         raise UserError(
-            f"a panel of {size} prompts does not fit: {available} are left"
-            + (f" after setting {len(excluded)} apart" if excluded else "")
+            f"a panel of {size} prompts is too large: only {available} are left"
+            + (f" after excluding {len(excluded)}" if excluded else "")
         )
     quotas = proportional({domain: len(prompts) for domain, prompts in strata.items()}, size)
     rng = random.Random(seed)
@@ -39,7 +40,7 @@ def sample_panel(domains: Mapping[str, str], size: int, seed: int, exclude: Coll
 
 
 def proportional(counts: Mapping[str, int], size: int) -> dict[str, int]:
-    """`size` shared out in proportion to `counts` by largest remainder, ties by name."""
+    """Splits `size` in proportion to `counts` by largest remainder; ties go by name."""
     total = sum(counts.values())
     quotas = {name: size * count // total for name, count in counts.items()}
     remainder = {name: size * count % total for name, count in counts.items()}
@@ -50,18 +51,18 @@ def proportional(counts: Mapping[str, int], size: int) -> dict[str, int]:
 
 
 def split_prompts(prompts: Iterable[str], fraction: float, seed: int) -> set[str]:
-    """The prompts to hold out for validation where the data names none.
+    """The prompts to hold out for validation when the data has no validation split.
 
-    The held-out share is exact (rounded), and a prompt's place depends on its own hash and the seed only.
+    The held-out share is exact (rounded), and a prompt's rank depends only on its hash and the seed.
     """
     if not 0 < fraction < 1:
-        raise UserError(f"a validation fraction lies between 0 and 1, not {fraction}")
+        raise UserError(f"a validation fraction should be between 0 and 1, not {fraction}")
     ranked = sorted(set(prompts), key=lambda prompt: seeded_digest(prompt, seed))
     return set(ranked[: max(1, round(fraction * len(ranked)))])
 
 
 def seeded_digest(prompt_hash: str, seed: int) -> str:
-    """SHA-256 of `{seed}:{prompt hash}`: an order of prompts that no one can steer."""
+    """SHA-256 of `{seed}:{prompt hash}`: an order of prompts that nobody can influence."""
     return hashlib.sha256(f"{seed}:{prompt_hash}".encode("ascii")).hexdigest()
 
 
@@ -79,5 +80,5 @@ def read_prompts(path: Path) -> tuple[dict[str, Prompt], dict[str, str]]:
 def _prompt(row: Row) -> Prompt:
     column = next((name for name in PROMPTS if name in row), None)
     if column is None:
-        raise row.error(f"a prompt should stand in '{PROMPTS[0]}' or '{PROMPTS[1]}'")
+        raise row.error(f"no prompt: there should be a column '{PROMPTS[0]}' or '{PROMPTS[1]}'")
     return row.prompt(column)

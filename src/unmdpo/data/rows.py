@@ -1,7 +1,7 @@
-"""A row before anyone knows what it means: named values, their origin, and typed access.
+"""A raw row: named values, where they came from, and typed accessors.
 
-Every accessor raises a `DataError` that names the file, the row and the column, because a bad row in a file of 40,000
-must be findable.
+Every accessor raises a `DataError` that names the file, the row and the column: a bad row among 40,000 must be easy to
+find.
 """
 
 import math
@@ -101,7 +101,7 @@ class Row:
         role, content = item["role"], item["content"]
         if role not in ROLES:
             hint = did_you_mean(role, ROLES) if isinstance(role, str) else f"known: {ROLES}"
-            raise self.error(f"'{where}' has the unknown role {repr(role)[:40]}; {hint}")
+            raise self.error(f"'{where}' has an unknown role, {repr(role)[:40]}; {hint}")
         if not isinstance(content, str):
             raise self.error(f"'{where}.content' should be text, not {kind(content)}")
         return Message(role, self.encodable(f"{where}.content", content))
@@ -110,19 +110,19 @@ class Row:
         return self.check_prompt(column, self.conversation(column))
 
     def check_prompt(self, column: str, prompt: Prompt) -> Prompt:
-        """A prompt is what a model answers, so it ends in a user turn that says something."""
+        """A prompt is what a model answers, so it must end in a nonempty user turn."""
         if not prompt:
             raise self.error(f"'{column}' is empty: a prompt needs at least one user turn")
         if prompt[-1].role != "user":
-            raise self.error(f"'{column}' ends in a turn of '{prompt[-1].role}'; the last turn must be the user's")
+            raise self.error(f"'{column}' ends with a turn by '{prompt[-1].role}'; the last turn must be the user's")
         if not prompt[-1].content.strip():
-            raise self.error(f"'{column}' is empty: its last user turn says nothing")
+            raise self.error(f"'{column}' is empty: its last user turn has no text")
         return prompt
 
 
 @dataclass
 class BadRows:
-    """Collects rows that could not be read, and gives up past the number the user allows."""
+    """Collects errors of unreadable rows, and gives up when there are more than the user allows."""
 
     limit: int = 0
     errors: list[DataError] = field(default_factory=list)
@@ -135,12 +135,12 @@ class BadRows:
             raise error
         raise DataError(
             error.where,
-            f"{error.problem} (bad row {len(self.errors)}, and only {self.limit} are allowed; "
-            f"the first was at {self.errors[0]})",
+            f"{error.problem} (bad row {len(self.errors)}, but only {self.limit} are allowed; "
+            f"the first one: {self.errors[0]})",
         ) from error
 
     def parse(self, items: Iterable[Item], parse: Callable[[Item], Parsed]) -> Iterator[Parsed]:
-        """`parse` over rows (or what was made of them), leaving out those it refuses."""
+        """Applies `parse` to rows (or values made from them) and skips the ones it rejects."""
         for item in items:
             try:
                 parsed = parse(item)
@@ -151,6 +151,6 @@ class BadRows:
 
 
 def kind(value: object) -> str:
-    """The JSON name of a value's type, with an article."""
+    """A value's JSON type in words, for messages."""
     names = {bool: "true/false", str: "text", dict: "an object", list: "a list"}
     return "missing" if value is None else names.get(type(value), repr(value)[:40])

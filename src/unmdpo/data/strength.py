@@ -1,6 +1,6 @@
-"""How strong is a preference? A label says so, or a score difference does, cut into levels.
+"""How strong is a preference? Either a label says so, or a score difference is cut into levels.
 
-Of several scored responses, `PairRule` says which are compared.
+`PairRule` says which of several scored responses are compared.
 """
 
 import warnings
@@ -21,14 +21,14 @@ DIFFERENCES = (("score_chosen", "score_rejected"), ("chosen_reward", "rejected_r
 
 
 class StrengthRule(Strict):
-    """Strengths 1…`levels`: from a column of strengths, or from margins cut at `thresholds`.
+    """Strengths 1…`levels`, from a strength column or from margins cut at `thresholds`.
 
-    A margin of at least the j-th threshold reaches level j+1. Without thresholds the margins' quantiles are the
-    thresholds, and a margin must exceed one to pass it, so that a value which many rows share stays in one level.
+    A margin of at least the j-th threshold reaches level j+1. Without thresholds, the margins' quantiles are used, and
+    a margin must exceed a quantile to pass it: a value shared by many rows then stays in one level.
     """
 
     levels: Count = Field(3, description="K, the number of strength levels")
-    column: str | None = Field(None, description="column that holds strengths outright")
+    column: str | None = Field(None, description="column that holds the strengths themselves")
     thresholds: Thresholds = Field(
         None, description="K-1 increasing margins; a margin of at least the j-th reaches level j+1"
     )
@@ -43,7 +43,7 @@ class StrengthRule(Strict):
         return self
 
     def cut(self, margins: Sequence[float]) -> list[int]:
-        """The level of every margin; 0 (a tie) where the margin is zero."""
+        """The level of every margin; 0 (a tie) if the margin is zero."""
         values = np.asarray(margins, dtype=np.float64)
         positive = values[values > 0]
         if not positive.size:
@@ -56,8 +56,8 @@ class StrengthRule(Strict):
         levels = np.where(values > 0, 1 + above, 0)
         if self.thresholds is None and len(np.unique(levels[values > 0])) < self.levels:
             warnings.warn(
-                f"the margins take too few values for {self.levels} strength levels of equal size; "
-                f"levels found: {sorted({int(k) for k in levels if k > 0})}",
+                f"the margins take too few distinct values for {self.levels} strength levels of equal size; "
+                f"levels used: {sorted({int(k) for k in levels if k > 0})}",
                 UnmdpoWarning,
                 stacklevel=2,
             )
@@ -65,7 +65,7 @@ class StrengthRule(Strict):
 
 
 class PairRule(Strict):
-    """`all` pairs of a prompt's responses, or `neighbours` in the order of their scores.
+    """`all` pairs of a prompt's responses, or only `neighbours` in the order of their scores.
 
     Two responses whose scores differ by less than `min_gap`, or not at all, are a tie.
     """
@@ -83,9 +83,9 @@ class PairRule(Strict):
 
 
 def grade_columns(row: Row, rule: StrengthRule) -> tuple[str, ...]:
-    """The columns that tell strength: one of strengths, one of margins, or two scores to subtract.
+    """The columns that give the strength: a strength column, a margin column, or two scores to subtract.
 
-    Presence decides, not value: a row that has the column but no value in it is a bad row, not a row of another kind.
+    What counts is whether a column is present: a row without a value in it is a bad row, not a row of another kind.
     """
     if rule.column is not None:
         return (rule.column,)
@@ -94,15 +94,15 @@ def grade_columns(row: Row, rule: StrengthRule) -> tuple[str, ...]:
 
 
 def grade(row: Row, columns: tuple[str, ...], rule: StrengthRule) -> float:
-    """A strength 0…K from a column of strengths, else a margin yet to be cut into levels."""
+    """A strength 0…K if the column holds strengths, otherwise a margin still to be cut into levels."""
     if are_strengths(columns, rule):
         return row.integer(columns[0], 0, rule.levels)
     values = [row.number(column) for column in columns]
     difference = values[0] if len(values) == 1 else values[0] - values[1]
     if difference < 0:
         raise row.error(
-            f"the margin by {' − '.join(columns)} is {difference:g}: "
-            "the rejected response is the better one; exchange the two or drop the row"
+            f"the margin {' − '.join(columns)} is {difference:g}: "
+            "the rejected response is the better one; swap the two or drop the row"
         )
     return difference
 

@@ -1,1 +1,1 @@
-"""For those who train elsewhere: a fitted scale and our losses inside other libraries."""
+"""For training elsewhere: a fitted scale and our losses inside other libraries."""

@@ -1,7 +1,9 @@
 """UNM-AO, UNM-WR and ULNM-WR inside TRL's DPOTrainer: two columns, and the loss that reads them.
 
-dataset = add_margin_and_scale(dataset, run.scale("ln")) trainer = UNMTrainer(model, objective="ulnm-wr",
-args=DPOConfig(beta=0.05), train_dataset=dataset)
+Usage:
+
+    dataset = add_margin_and_scale(dataset, run.scale("ln"))
+    trainer = UNMTrainer(model, objective="ulnm-wr", args=DPOConfig(beta=0.05), train_dataset=dataset)
 """
 
 from collections.abc import Mapping
@@ -35,10 +37,10 @@ TRAINED = ("unm-ao", "unm-wr", "ulnm-wr")
 
 
 def check_version(version: str) -> None:
-    """The losses below lean on what the trainer of these versions computes; others are refused."""
+    """The losses below depend on what these versions of the trainer compute, so other versions are refused."""
     if not OLDEST <= Version(version) < NEXT:
         raise UserError(
-            f"TRL {version} is installed; this integration knows {OLDEST} and later, below {NEXT}: "
+            f"TRL {version} is installed, but this integration needs at least {OLDEST} and less than {NEXT}: "
             f"pip install 'trl>={OLDEST},<{NEXT}'"
         )
 
@@ -53,10 +55,11 @@ def add_margin_and_scale(
     tau: float = 1.0,
     strength: StrengthRule | None = None,
 ) -> "Dataset":
-    """The dataset without ties, with `margin` τ·k and `scale` q of every row.
+    """The dataset without ties, with each row's `margin` τ·k and `scale` q added.
 
     Strengths are read as everywhere in this package: from a column `strength`, or `margin`, or from two scores.
-    `scale` is a fitted one, which knows its own prompts and predicts others, or q by prompt hash.
+    `scale` is either a fitted scale, which predicts q for prompts it was not fitted to, or a mapping from prompt hash
+    to q.
     """
     rows = _comparisons(dataset, strength or StrengthRule())
     kept = [place for place, row in enumerate(rows) if row.strength > 0]
@@ -73,11 +76,11 @@ def _comparisons(dataset: "Dataset", rule: StrengthRule) -> list[Comparison]:
 
 
 def _scale_of(rows: list[Comparison], scale: "FittedScale | Mapping[str, float]") -> list[float]:
-    """q of each row's prompt: as fitted where the scale was fitted to it, else predicted."""
+    """q of each row's prompt: the fitted value if the scale was fitted to it, otherwise a prediction."""
     if isinstance(scale, Mapping):
         missing = [row for row in rows if row.prompt_hash not in scale]
         if missing:
-            raise UserError(f"no scale for the prompts of {len(missing)} rows; first: {missing[0].source}")
+            raise UserError(f"no scale for the prompts of {len(missing)} rows; the first is {missing[0].source}")
         return [float(scale[row.prompt_hash]) for row in rows]
     table = scale.known()
     known = dict(zip(table["prompt_hash"].to_pylist(), table["q"].to_pylist(), strict=True))
@@ -89,7 +92,7 @@ def _scale_of(rows: list[Comparison], scale: "FittedScale | Mapping[str, float]"
 
 
 class UNMTrainer(DPOTrainer):  # type: ignore[misc]  # TRL has no types
-    """TRL's DPOTrainer with another loss. `args.beta` is β₀; for ULNM-WR it is multiplied by the median response
+    """TRL's DPOTrainer with one of our losses. `args.beta` is β₀; for ULNM-WR it is multiplied by the median response
     length of the training data ("Length-normalized configurations")."""
 
     data_collator: Any
@@ -97,17 +100,17 @@ class UNMTrainer(DPOTrainer):  # type: ignore[misc]  # TRL has no types
 
     def __init__(self, *args: Any, objective: str = "ulnm-wr", **kwargs: Any) -> None:
         if objective not in TRAINED:
-            raise UserError(f"objective '{objective}' is not one of {', '.join(TRAINED)}")
+            raise UserError(f"objective '{objective}' is not supported here; use one of {', '.join(TRAINED)}")
         super().__init__(*args, **kwargs)
         _refuse_other_losses(self)
         for name, data in (("train_dataset", self.train_dataset), ("eval_dataset", self.eval_dataset)):
             absent = {MARGIN, SCALE} - set(getattr(data, "column_names", None) or (MARGIN, SCALE))
             if data is not None and absent:
-                raise UserError(f"{name} has no column '{min(absent)}': use add_margin_and_scale first")
-        found = OBJECTIVES[objective]
-        assert isinstance(found, Objective)
-        self.objective = found
-        self.gap_beta = self._length_calibrated() if found.normalized else float(self.beta)
+                raise UserError(f"{name} has no column '{min(absent)}': call add_margin_and_scale first")
+        entry = OBJECTIVES[objective]
+        assert isinstance(entry, Objective)
+        self.objective = entry
+        self.gap_beta = self._length_calibrated() if entry.normalized else float(self.beta)
         self.data_collator = _WithColumns(self.data_collator)
 
     def _length_calibrated(self) -> float:
@@ -125,21 +128,21 @@ class UNMTrainer(DPOTrainer):  # type: ignore[misc]  # TRL has no types
     ) -> Any:
         pairs, outputs = self._pairs(model, dict(inputs))
         losses = self.objective.loss(pairs, beta=self.gap_beta, tau=1.0)  # the margin column holds τ·k
-        self._note(pairs)
+        self._record_pair_metrics(pairs)
         loss = losses.mean()
         return (loss, outputs) if return_outputs else loss
 
     def _pairs(self, model: Any, inputs: dict[str, Any]) -> tuple[PairLogps, Any]:
-        """What policy and reference say of the batch, whose first half is chosen and second half rejected."""
+        """Log-probabilities from policy and reference; the batch's first half is chosen, its second half rejected."""
         margin, scale = inputs.pop(MARGIN), inputs.pop(SCALE)
         completion = inputs["completion_mask"]
-        given = {
+        model_inputs = {
             name: value
             for name, value in inputs.items()
             if name not in {"completion_mask", "ref_chosen_logps", "ref_rejected_logps"}
         }
         labels = inputs["input_ids"].masked_fill(completion == 0, -100)
-        outputs = model(**given, labels=labels, use_cache=False, fused_lm_head=True)
+        outputs = model(**model_inputs, labels=labels, use_cache=False, fused_lm_head=True)
         scored = completion[:, 1:]  # (2n, t) the first token is never predicted
         logps = outputs.log_probs[:, -scored.shape[1] :].sum(dim=1)
         if "ref_chosen_logps" in inputs:
@@ -151,18 +154,18 @@ class UNMTrainer(DPOTrainer):  # type: ignore[misc]  # TRL has no types
         return pairs, outputs
 
     @torch.no_grad()
-    def _note(self, pairs: PairLogps) -> None:
-        """Under TRL's own names."""
+    def _record_pair_metrics(self, pairs: PairLogps) -> None:
+        """Records metrics under TRL's names."""
         ratio = pairs.mean_log_ratio if self.objective.normalized else pairs.log_ratio
         gap = self.gap_beta * ratio
-        noted: dict[str, Tensor] = {
+        logged: dict[str, Tensor] = {
             "rewards/accuracies": (gap > 0).float(),
             "rewards/margins": gap,
             "logps/chosen": pairs.chosen,
             "logps/rejected": pairs.rejected,
         }
         metrics = self._metrics["train" if self.model.training else "eval"]
-        for name, values in noted.items():
+        for name, values in logged.items():
             metrics[name].append(self.accelerator.gather_for_metrics(values).mean().item())
 
 
@@ -180,7 +183,7 @@ class _WithColumns:
 
 
 def _refuse_other_losses(trainer: Any) -> None:
-    """Settings of TRL's own losses would be ignored here, so they are refused."""
+    """Settings of TRL's built-in losses would be ignored here, so they are refused."""
     changed = {
         "loss_type": list(trainer.loss_types) != ["sigmoid"],
         "use_weighting": trainer.use_weighting,
@@ -189,4 +192,4 @@ def _refuse_other_losses(trainer: Any) -> None:
         "output_router_logits": trainer.aux_loss_enabled,
     }
     for name in (name for name, is_set in changed.items() if is_set):
-        raise UserError(f"'{name}' belongs to TRL's own losses; leave it as it is by default")
+        raise UserError(f"'{name}' only affects TRL's built-in losses; leave it at its default")

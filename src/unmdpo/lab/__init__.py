@@ -1,4 +1,4 @@
-"""A small world whose noise scale is known: prompts, responses, a gold reward, simulated annotators."""
+"""A small world with a known noise scale: prompts, responses, a gold reward, simulated annotators."""
 
 from pathlib import Path
 

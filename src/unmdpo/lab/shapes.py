@@ -1,4 +1,4 @@
-"""The world as files in the shapes of HelpSteer3, HelpSteer2 and TRL, for any loader or trainer."""
+"""Writes the world to files shaped like HelpSteer3, HelpSteer2 or TRL data, for any loader or trainer."""
 
 import json
 from collections.abc import Iterable
@@ -56,7 +56,7 @@ SHAPES = {"helpsteer3": helpsteer3, "helpsteer2": helpsteer2, "preference": pref
 
 
 def write(path: Path, compared: Iterable[Compared], shape: str = "helpsteer3") -> int:
-    """Writes JSON lines and gives how many."""
+    """Writes JSON lines and returns how many."""
     rows = [row for one in compared if (row := SHAPES[shape](one)) is not None]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     return len(rows)

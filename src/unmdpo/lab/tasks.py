@@ -1,7 +1,7 @@
-"""Short instructions in readable English, with one right answer each.
+"""Short instructions in readable English, each with one right answer.
 
-Words are few, so that a very small model can learn to answer, and every answer is a list of words, so that it can be
-partly right.
+The vocabulary is small enough for a tiny model to learn, and every answer is a list of words, so it can be partly
+right.
 """
 
 import random
@@ -65,7 +65,7 @@ TASKS: dict[str, Callable[[random.Random], Task]] = {
     "opposites": _opposites,
 }
 
-# How an instruction is worded: plainly, or so that people disagree about what a good answer is.
+# How an instruction is worded: plainly, or in a way that makes people disagree about what a good answer is.
 PLAIN = ("please {}", "{}", "{} now", "{} for me")
 VAGUE = ("could you perhaps {}", "maybe {} or so", "{} somehow", "i think you should {} i guess")
 
@@ -75,18 +75,18 @@ def worded(task: Task, vague: bool, rng: random.Random) -> str:
 
 
 def read(text: str) -> tuple[Task, bool]:
-    """The task of a prompt's text, and whether its wording is vague: everything follows from the text."""
+    """The task stated by a prompt's text, and whether its wording is vague. The text alone decides both."""
     for wording in (*VAGUE, *PLAIN):
         before, _, after = wording.partition("{}")
         if text.startswith(before) and text.endswith(after):
             task = _understood(text[len(before) : len(text) - len(after)])
             if task is not None:
                 return task, wording in VAGUE
-    raise UserError(f"not a prompt of the lab: {text!r}")
+    raise UserError(f"this is not one of the lab's prompts: {text!r}")
 
 
 def _understood(instruction: str) -> Task | None:
-    """The task that an instruction states, if it states one."""
+    """The task an instruction states, or None."""
     for start, (domain, answer) in READERS.items():
         words = instruction.removeprefix(start).split()
         if instruction.startswith(start) and words:

@@ -1,9 +1,9 @@
-"""The world: prompts with a known noise scale q*, responses with a known reward r*.
+"""The lab's world: prompts with a known noise scale q*, responses with a known reward r*.
 
     r*(y, x) = 3 · (share of the answer that is right) − 3 · (share of words that are wrong or idle)
 
-Annotators see U = r*(x) − r*(x') + q*(y)·η with logistic η, say which response is better by the sign of U and how much
-by its size (the paper's heteroskedastic random-utility model). q* depends on what a prompt says: its domain, and
+Annotators see U = r*(x) − r*(x') + q*(y)·η with logistic η. The sign of U says which response is better, and its size
+by how much (the paper's heteroskedastic random-utility model). q* depends on the prompt's text: on its domain, and on
 whether its wording is vague.
 """
 
@@ -18,15 +18,15 @@ from unmdpo.lab.tasks import NOUNS, NUMBERS, OPPOSITES, TASKS, Task, read, worde
 RIGHT, IDLE = 3.0, 3.0  # what a right answer is worth, and what idle words cost
 IDLE_PHRASES = ("well", "of course", "let me see", "the answer is", "i think it is", "here you go",
                 "as you asked", "i hope this helps", "after some thought")  # fmt: skip
-# How often responses begin with none, one or two idle phrases: where they are compared, and where they are
-# demonstrated for plain and for vague prompts.
+# How often responses begin with zero, one or two idle phrases: in comparisons, and in demonstrations for plain and for
+# vague prompts.
 COMPARED = (6, 2, 2)
 DEMONSTRATED = {False: (2, 6, 2), True: (1, 3, 6)}
 
 
 @dataclass(frozen=True)
 class Knobs:
-    """What an experiment may turn."""
+    """The settings an experiment can change."""
 
     prompts: int = 400
     pairs_per_prompt: int = 2
@@ -34,7 +34,7 @@ class Knobs:
     noise: float = 0.8  # geometric mean of q* over kinds of prompts
     noise_spread: float = 0.6  # standard deviation of log q* over kinds of prompts
     length_spread: float = 0.0  # how many more idle phrases a vague prompt's responses may have
-    informativeness: float = 1.0  # how closely a stated strength follows |U|; 0: not at all
+    informativeness: float = 1.0  # how closely a stated strength follows |U|; 0 means not at all
     flips: float = 0.0  # share of votes that go the wrong way
     seed: int = 0
 
@@ -49,7 +49,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Compared:
-    """One comparison: two responses and every annotator's signed strength, positive for the second."""
+    """One comparison: two responses and each annotator's signed strength, positive for the second."""
 
     prompt: Prompt
     first: str
@@ -58,13 +58,13 @@ class Compared:
 
     @property
     def label(self) -> int:
-        """The votes' mean, rounded away from zero at halves, as one overall preference."""
+        """One overall preference: the votes' mean, with halves rounded away from zero."""
         mean = sum(self.votes) / len(self.votes)
         return int(math.copysign(math.floor(abs(mean) + 0.5), mean))
 
 
 def gold_reward(answer: Sequence[str], response: str) -> float:
-    """r* of a response's text: right words in the right order earn, all other words cost."""
+    """r* of a response's text: right words in the right order add to it, all other words subtract."""
     words = response.lower().split()
     right = _in_order(answer, words)
     idle = (len(words) - right) / max(len(words), len(answer))
@@ -72,7 +72,7 @@ def gold_reward(answer: Sequence[str], response: str) -> float:
 
 
 def gold(prompts: Sequence[identity.Prompt], responses: Sequence[str]) -> list[float]:
-    """r* of each response, from its text and its prompt's alone: the judge `unmdpo.lab.world:gold`."""
+    """r* of each response, from its text and its prompt's text alone: the judge `unmdpo.lab.world:gold`."""
     return [
         gold_reward(read(prompt[-1].content)[0].answer, response)
         for prompt, response in zip(prompts, responses, strict=True)
@@ -90,7 +90,7 @@ def _in_order(answer: Sequence[str], words: Sequence[str]) -> int:
 
 
 def true_scale(task: Task, vague: bool, knobs: Knobs) -> float:
-    """q*: kinds of prompts at equal steps of log q*, vague ones above plain ones."""
+    """q*: the kinds of prompts are equally spaced in log q*, vague ones above plain ones."""
     kinds = [(domain, wording) for wording in (False, True) for domain in sorted(TASKS)]
     place = kinds.index((task.domain, vague))
     steps = [i - (len(kinds) - 1) / 2 for i in range(len(kinds))]
@@ -99,29 +99,29 @@ def true_scale(task: Task, vague: bool, knobs: Knobs) -> float:
 
 
 class World:
-    """Everything drawn from one seed."""
+    """Everything is drawn from one seed."""
 
     def __init__(self, knobs: Knobs | None = None) -> None:
         self.knobs = knobs or Knobs()
 
     def prompts(self, count: int | None = None, stream: str = "train") -> list[Prompt]:
-        """Distinct prompts; every `stream` has its own."""
-        rng, found = self._random(f"prompts:{stream}"), dict[str, Prompt]()
+        """Distinct prompts; no prompt is in two streams."""
+        rng, drawn = self._random(f"prompts:{stream}"), dict[str, Prompt]()
         names = sorted(TASKS)
         wanted = self.knobs.prompts if count is None else count
-        while len(found) < wanted:
+        while len(drawn) < wanted:
             task, vague = TASKS[rng.choice(names)](rng), rng.random() < 0.5
             text = worded(task, vague, rng)
             if self._stream(text) == stream:
-                found.setdefault(text, Prompt(task, vague, text, true_scale(task, vague, self.knobs)))
-        return list(found.values())
+                drawn.setdefault(text, Prompt(task, vague, text, true_scale(task, vague, self.knobs)))
+        return list(drawn.values())
 
     def _stream(self, text: str) -> str:
-        """Which stream a text belongs to, by the text alone: a fifth is held out."""
+        """The stream a text belongs to, decided by the text alone; a fifth is held out."""
         return "validation" if random.Random(f"stream:{text}").random() < 0.2 else "train"
 
     def response(self, prompt: Prompt, rng: random.Random, idle: Sequence[int] = COMPARED) -> str:
-        """An answer of any quality and length: some words replaced or lost, some idle ones added."""
+        """An answer of random quality and length: some words replaced or dropped, some idle ones added."""
         quality, words = rng.random(), list(prompt.task.answer)
         for place in range(len(words)):
             if rng.random() > quality:
@@ -139,7 +139,7 @@ class World:
         return Compared(prompt, first, second, votes)
 
     def _vote(self, gap: float, scale: float, rng: random.Random) -> int:
-        """Thresholds on |U| give the strength; a small |U| is a tie."""
+        """Thresholds on |U| set the strength; a small |U| is a tie."""
         uniform = min(max(rng.random(), 1e-12), 1 - 1e-12)
         utility = gap + scale * math.log(uniform / (1 - uniform))
         if rng.random() < self.knobs.flips:
@@ -151,15 +151,15 @@ class World:
         return strength if utility > 0 else -strength
 
     def comparisons(self, stream: str = "train", prompts: int | None = None) -> list[Compared]:
-        rng, found = self._random(f"comparisons:{stream}"), list[Compared]()
+        rng, compared = self._random(f"comparisons:{stream}"), list[Compared]()
         for prompt in self.prompts(prompts, stream):
             for _ in range(self.knobs.pairs_per_prompt):
                 first, second = self.response(prompt, rng), self.response(prompt, rng)
-                found.append(self.compare(prompt, first, second, rng))
-        return found
+                compared.append(self.compare(prompt, first, second, rng))
+        return compared
 
     def demonstrations(self) -> Iterator[tuple[Prompt, str]]:
-        """What the reference policy learns from, without end: imperfect answers, chatty to vague prompts."""
+        """An endless stream that the reference policy learns from: imperfect answers, chattier for vague prompts."""
         rng, prompts = self._random("demonstrations"), self.prompts()
         while True:
             prompt = rng.choice(prompts)

@@ -1,6 +1,6 @@
-"""β-DPO: β follows the batch's mean log-ratio, and outlying pairs are dropped by chance.
+"""β-DPO: β follows the batch's mean log-ratio, and outlying pairs are dropped at random.
 
-("Batch-adaptive coefficients".) Statistics are float64 and on the CPU, so that every rank draws the same subset.
+("Batch-adaptive coefficients".) Statistics are float64 and on the CPU, so every rank draws the same subset.
 """
 
 from typing import NamedTuple
@@ -43,7 +43,7 @@ def adapt(
     momentum: float,
     floor: float,
 ) -> tuple[BetaKnobs, BetaState]:
-    """Moves m and v, then selects and sets β_t with them; validation keeps all pairs and moves nothing."""
+    """Updates m and v, then uses them to select pairs and set β_t; validation keeps all pairs and updates nothing."""
     a = log_ratios.detach().double().cpu()  # (n,)
     n = len(a)
     if train:
@@ -72,6 +72,6 @@ def _select(a: Tensor, state: BetaState, keep: float, rng: torch.Generator) -> T
 
 
 def loss(pairs: PairLogps, knobs: BetaKnobs, **_: float) -> Tensor:
-    """ζ(−β_t·A) on the selected pairs; weighted so that a mean over all pairs is a mean over those."""
+    """ζ(−β_t·A) on the selected pairs, weighted so that the mean over all pairs is the mean over the selected ones."""
     a = pairs.log_ratio
     return knobs.weight.to(a) * -logsigmoid(knobs.beta.to(a) * a)

@@ -1,7 +1,7 @@
 """γ-PO applied to DPO: each pair's margin is found by mirror descent over the batch and a queue.
 
-("Batch-adaptive coefficients".) The margin used is the deviation from the base margin, taken from before the last
-probability update, as the frozen implementation of the paper does.
+("Batch-adaptive coefficients".) The loss uses the margin's deviation from the base margin, taken before the last
+probability update, as in the paper's frozen implementation.
 """
 
 import random
@@ -52,7 +52,7 @@ def adapt(
     capacity: int,
     sample: int,
 ) -> tuple[GammaKnobs, GammaState]:
-    """Margins of the current pairs; in training the sampler moves on and the queue takes them in."""
+    """Margins of the current pairs; in training, the sampler advances and the pairs join the queue."""
     a = beta * log_ratios.detach().double().cpu()  # (n,)
     rng = python_random(state.random) if train else random.Random(int(state.seed) + VALIDATION_SEED)
     recalled = rng.sample(state.queue.tolist(), max(0, min(len(state.queue), int(sample) - len(a))))
@@ -71,7 +71,7 @@ def _mirror_descent(a: Tensor, gamma: float, regularization: float, step: float,
     p = torch.full_like(a, 1 / n)
     for _ in range(iterations - 1):
         h = regularization * (1 + torch.log(n * (p + LOG_FLOOR))) + gamma * torch.sigmoid(gamma * n * p - a)
-        p = torch.softmax(torch.log(p) - step * h, dim=0)  # p·e^{−step·h}, normalised without underflow
+        p = torch.softmax(torch.log(p) - step * h, dim=0)  # p·e^{−step·h}, normalized without underflow
     return gamma * n * p
 
 

@@ -1,4 +1,4 @@
-"""Every stateless loss: log-probabilities in, one loss per pair out, nothing reduced or logged.
+"""All stateless losses: log-probabilities in, one loss per pair out; nothing is reduced or logged.
 
 ζ(−x) = −log σ(x) throughout, which `logsigmoid` computes without overflow for any x.
 """
@@ -57,12 +57,12 @@ def ln_dpo(pairs: PairLogps, *, beta: float) -> Tensor:
 
 
 def odpo(pairs: PairLogps, *, beta: float, offset: float) -> Tensor:
-    """ζ(0.75k − β₀A) (table of baseline losses); the raw strength is the offset's unit."""
+    """ζ(0.75k − β₀A) (table of baseline losses); the offset is in units of the raw strength."""
     return -logsigmoid(beta * pairs.log_ratio - offset * wide(pairs.strength))
 
 
 def mmpo(pairs: PairLogps, *, beta: float, slope: float) -> Tensor:
-    """CE(σ(2.2k), β₀A): the strength sets a soft target instead of a margin."""
+    """CE(σ(2.2k), β₀A): strength sets a soft target instead of a margin."""
     z = beta * pairs.log_ratio
     certainty = slope * wide(pairs.strength)
     return -torch.sigmoid(certainty) * logsigmoid(z) - torch.sigmoid(-certainty) * logsigmoid(-z)
@@ -81,9 +81,9 @@ def spo(pairs: PairLogps, *, alpha: float) -> Tensor:
 def ada_dpo(pairs: PairLogps, *, beta: float, rho: float, low: float, high: float) -> Tensor:
     """Adaptive Preference Scaling: min over s ∈ [low, high] of s·ζ(−r/s) + (ρ − log 2)·s, r = β₀A.
 
-    Its derivative in s is H(σ(r/s)) − (log 2 − ρ), H the binary entropy, so the minimiser is |r|/u* with the one u* >
-    0 where H(σ(u*)) = log 2 − ρ: exact, no inner iterations. By the envelope theorem its dependence on r contributes
-    no gradient.
+    Its derivative in s is H(σ(r/s)) − (log 2 − ρ), where H is the binary entropy, so the minimizer is |r|/u* for the
+    only u* > 0 with H(σ(u*)) = log 2 − ρ: exact, without inner iterations. By the envelope theorem, its dependence
+    on r contributes no gradient.
     """
     r = beta * pairs.log_ratio
     s = (r.detach().abs() / _entropy_root(rho)).clamp(low, high)
@@ -91,7 +91,7 @@ def ada_dpo(pairs: PairLogps, *, beta: float, rho: float, low: float, high: floa
 
 
 def _entropy_root(rho: float) -> float:
-    """u > 0 with H(σ(u)) = log 2 − ρ; infinite where ρ leaves no entropy at all."""
+    """u > 0 with H(σ(u)) = log 2 − ρ; infinite if ρ leaves no entropy at all."""
     level = math.log(2) - rho
     if level <= 0:
         return math.inf

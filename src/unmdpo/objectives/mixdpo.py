@@ -1,7 +1,7 @@
-"""LogNormal MixDPO: β is a random variable whose two parameters are learned beside the policy.
+"""LogNormal MixDPO: β is a random variable whose two parameters are learned alongside the policy.
 
-("Batch-adaptive coefficients".) The policy uses the draws made before this batch's update of the parameters, detached
-from them.
+("Batch-adaptive coefficients".) The policy uses draws made before this batch updates the parameters, detached from
+them.
 """
 
 import math
@@ -41,7 +41,7 @@ def init(seed: int, *, mean: float, spread: float, **_: float) -> MixState:
 def adapt(
     log_ratios: Tensor, state: MixState, train: bool, *, draws: int, learning_rate: float, **_: float
 ) -> tuple[MixKnobs, MixState]:
-    """Draws b for every pair; in training μ and ρ then take one AdamW step on the mixture loss."""
+    """Draws b for every pair; in training, μ and ρ then take one AdamW step on the mixture loss."""
     a = log_ratios.detach().double().cpu()  # (n,)
     shape = (len(a), int(draws))
     generator = state.generator if train else new_generator(int(state.seed) + VALIDATION_SEED)
@@ -56,7 +56,7 @@ def adapt(
 
 
 def _descend(state: MixState, gradient: Tensor, learning_rate: float) -> MixState:
-    """One AdamW step without decay, the gradient's norm clipped at one."""
+    """One AdamW step without weight decay, with the gradient's norm clipped at one."""
     moments = Moments([state.first_moment], [state.second_moment], int(state.step))
     (moved,), moments = adamw([state.parameters], clipped([gradient]), moments, learning_rate=learning_rate)
     return state._replace(

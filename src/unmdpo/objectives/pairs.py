@@ -1,4 +1,4 @@
-"""The one input of every objective: what two models said of both responses of each pair."""
+"""The input of every objective: two models' log-probabilities of both responses of each pair."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from torch import Tensor
 class PairLogps:
     """Valid pairs only, tensors of shape (n,); log-probabilities are sums over scored tokens.
 
-    Gaps are computed in float32 at least: bfloat16 sums of hundreds of tokens keep no digits.
+    Gaps are computed in float32 or wider: bfloat16 sums over hundreds of tokens would lose their digits.
     """
 
     chosen: Tensor
@@ -20,7 +20,7 @@ class PairLogps:
     strength: Tensor
     ref_chosen: Tensor | None = None
     ref_rejected: Tensor | None = None
-    scale: Tensor | None = None  # q of each pair's prompt (or pair)
+    scale: Tensor | None = None  # q of each pair's prompt (or of the pair)
 
     def __post_init__(self) -> None:
         for name, values in vars(self).items():
@@ -44,36 +44,36 @@ class PairLogps:
 
     @property
     def policy_gap(self) -> Tensor:
-        """P: the policy's own log-probability difference, no reference."""
+        """P: the policy's log-probability difference, without a reference."""
         return wide(self.chosen) - wide(self.rejected)
 
     @property
     def mean_policy_gap(self) -> Tensor:
-        """P̄: the same per token."""
+        """P̄: the same, per token."""
         return wide(self.chosen) / wide(self.chosen_tokens) - wide(self.rejected) / wide(self.rejected_tokens)
 
     @property
     def prompt_scale(self) -> Tensor:
         if self.scale is None:
-            raise ValueError("this objective needs a prompt scale, and these pairs carry none")
+            raise ValueError("this objective needs a prompt scale, but these pairs have none")
         return wide(self.scale)
 
     def _log_ratios(self) -> tuple[Tensor, Tensor]:
         if self.ref_chosen is None or self.ref_rejected is None:
-            raise ValueError("this objective needs reference log-probabilities, and these pairs carry none")
+            raise ValueError("this objective needs reference log-probabilities, but these pairs have none")
         return wide(self.chosen) - wide(self.ref_chosen), wide(self.rejected) - wide(self.ref_rejected)
 
 
 def wide(values: Tensor) -> Tensor:
-    """float64 stays; everything else becomes float32."""
+    """float64 stays float64; everything else becomes float32."""
     return values if values.dtype == torch.float64 else values.float()
 
 
 def beta_ln_from_lengths(chosen_tokens: Tensor, rejected_tokens: Tensor, beta: float = 0.05) -> float:
     """β_LN = β₀ · median over pairs of their mean response length ("Length-normalized configurations").
 
-    With it, sequence-level and length-normalized gaps agree where both responses have the median length. Count valid,
-    nonempty training pairs only.
+    With it, sequence-level and length-normalized gaps agree when both responses have the median length. Count only
+    valid, nonempty training pairs.
     """
     mean_lengths = (chosen_tokens.double() + rejected_tokens.double()) / 2
     if not mean_lengths.numel():

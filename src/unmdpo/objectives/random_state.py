@@ -1,4 +1,4 @@
-"""Random generators as tensors, so that an objective's state is saved and restored without pickle."""
+"""Random generators as tensors, so an objective's state can be saved and restored without pickle."""
 
 import random
 from collections.abc import Callable
@@ -14,7 +14,7 @@ def new_generator(seed: int) -> Tensor:
 
 
 def drawn(state: Tensor, draw: Callable[[torch.Generator], Tensor]) -> tuple[Tensor, Tensor]:
-    """What `draw` gives with a generator in `state`, and the generator's state after it."""
+    """What `draw` returns with a generator in `state`, and the generator's state afterwards."""
     generator = torch.Generator()
     generator.set_state(state)
     return draw(generator), generator.get_state()
@@ -31,5 +31,5 @@ def python_random(state: Tensor) -> random.Random:
 
 
 def python_state(rng: random.Random) -> Tensor:
-    """The Mersenne twister's words; there is no half-used Gaussian, since only `sample` is called."""
+    """The Mersenne twister's words. No half-used Gaussian needs saving, since only `sample` is called."""
     return torch.tensor(rng.getstate()[1], dtype=torch.int64)

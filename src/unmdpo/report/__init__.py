@@ -1,4 +1,4 @@
-"""One HTML page from a finished run: self-contained, offline, readable by people who were not there."""
+"""One HTML page from a finished run: self-contained, offline, and readable without knowing the run."""
 
 from unmdpo.report.page import write_report
 

@@ -1,6 +1,6 @@
-"""Small charts as SVG text: drawn once, sharp on any screen and on paper, coloured by the page's style.
+"""Small charts as SVG text: drawn once, sharp on any screen and in print, colored by the page's style.
 
-Every text that comes from data is escaped here. Shapes carry classes, never colours.
+All text that comes from data is escaped here. Shapes have classes, never colors.
 """
 
 import math
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 520, 240, 52, 34, 12, 12
-LONGEST_NAME = 30  # characters of a row's name
+LONGEST_NAME = 30  # characters shown of a row's name
 
 
 @dataclass(frozen=True)
 class Axis:
-    """Where values stand between two pixels."""
+    """Maps values to positions between two pixels."""
 
     low: float
     high: float
@@ -26,7 +26,7 @@ class Axis:
         return self.start + (value - self.low) / span * (self.end - self.start)
 
     def ticks(self, wanted: int = 7) -> list[float]:
-        """Round values, a few of them, inside."""
+        """A few round values within the axis."""
         span = self.high - self.low
         if not span > 0:
             return [self.low]
@@ -37,7 +37,7 @@ class Axis:
 
 
 def spread(values: Sequence[float], start: float, end: float, room: float = 0.05) -> Axis:
-    """An axis that holds all values, with some room."""
+    """An axis that covers all values, with some room."""
     low, high = min(values), max(values)
     margin = (high - low) * room or max(abs(high), 1.0) * room
     return Axis(low - margin, high + margin, start, end)
@@ -63,7 +63,7 @@ def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
 
 
 def _frame(across: Axis, up: Axis, x_label: str, y_label: str) -> list[str]:
-    """Grid, ticks and names of the axes."""
+    """Grid, ticks and axis names."""
     body = []
     for value in across.ticks():
         x = across.at(value)
@@ -80,7 +80,7 @@ def _frame(across: Axis, up: Axis, x_label: str, y_label: str) -> list[str]:
 def lines(
     series: dict[str, list[tuple[float, float]]], title: str, x_label: str, y_label: str, colours: Sequence[str]
 ) -> str:
-    """One line for each name, coloured by its place among `colours`, as the page's legend is."""
+    """One line per name, colored by its position in `colours`, to match the page's legend."""
     points = [point for line in series.values() for point in line if math.isfinite(point[1])]
     if not points:
         return ""
@@ -95,14 +95,14 @@ def lines(
 
 
 def bands(series: dict[str, list[tuple[float, float, float, float]]], title: str, x_label: str, y_label: str) -> str:
-    """Lines through (x, value, low, high) with a whisker at each point, and a legend inside."""
+    """Lines through (x, value, low, high) with a whisker at each point and a legend inside the chart."""
     points = [point for line in series.values() for point in line]
     across = spread([point[0] for point in points], LEFT, WIDTH - RIGHT)
     up = spread([0.0, *(end for point in points for end in point[1:])], HEIGHT - BOTTOM, TOP)
     body = _frame(across, up, x_label, y_label)
     body.append(_line(across.start, up.at(0), across.end, up.at(0), "neutral"))
     for place, (name, line) in enumerate(series.items()):
-        shift = 4 * (place - (len(series) - 1) / 2)  # so that whiskers stand beside each other
+        shift = 4 * (place - (len(series) - 1) / 2)  # puts whiskers next to each other
         path = " ".join(f"{across.at(x) + shift:.1f},{up.at(y):.1f}" for x, y, _, _ in line)
         body.append(f'<polyline class="line c{place}" points="{path}"/>')
         for x, y, low, high in line:
@@ -115,7 +115,7 @@ def bands(series: dict[str, list[tuple[float, float, float, float]]], title: str
 
 
 def standalone(svg: str) -> str:
-    """A chart as a file of its own, on white, with the style that a page would give it."""
+    """A chart as a separate file, on white, with the style the page would give it."""
     style = (
         "svg{background:#fff}text{font:11px system-ui,sans-serif;fill:#555}.row{font-size:12px;fill:#222}"
         ".grid{stroke:#e3e3e3}.neutral{stroke:#222;stroke-dasharray:4 3}"
@@ -147,7 +147,7 @@ def histogram(values: Sequence[float], title: str, x_label: str, bins: int = 30)
 
 
 def scatter(points: Sequence[tuple[float, float]], title: str, x_label: str, y_label: str) -> str:
-    """Points whose values are known."""
+    """Plots the points whose values are finite."""
     points = [point for point in points if math.isfinite(point[0]) and math.isfinite(point[1])]
     if not points:
         return ""
@@ -163,7 +163,7 @@ def _shortened(name: str) -> str:
 
 @dataclass(frozen=True)
 class Interval:
-    """A row of a forest plot; `beside` is a published interval of the same thing."""
+    """A row of a forest plot; `beside` is the published interval of the same quantity."""
 
     name: str
     value: float
@@ -173,7 +173,7 @@ class Interval:
 
 
 def forest(rows: Sequence[Interval], title: str, x_label: str, neutral: float) -> str:
-    """Points with intervals, one row each, and a line where nothing differs."""
+    """Points with intervals, one per row, and a line at the neutral value."""
     if not rows:
         return ""
     ends = [neutral, *(end for row in rows for end in (row.low, row.high, *(row.beside or ())))]

@@ -1,4 +1,4 @@
-"""What a report says, gathered from a run's artifacts: plain values, nothing drawn yet."""
+"""The facts for a report, collected from a run's artifacts: plain values, nothing drawn yet."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -16,25 +16,25 @@ from unmdpo.pipeline.stages.policies import POLICY_STAGE
 from unmdpo.pipeline.stages.scales import SCALE_STAGE
 from unmdpo.stats.evaluation import Estimate, rank_correlation
 
-Truth = Callable[[Prompt], float]  # q* of a prompt, where a world knows it
+Truth = Callable[[Prompt], float]  # q* of a prompt, in a world that knows it
 CURVES = ("loss", "rewards/accuracies", "rewards/margins", "logps/chosen")
 
 
 @dataclass(frozen=True)
 class ScaleFacts:
-    """A fitted scale, one entry for each prompt, surest first."""
+    """A fitted scale, one entry per prompt, most certain first."""
 
     name: str
     texts: list[str]
     domains: list[str]
     q: list[float]
     true: list[float] | None
-    residual: list[float]  # mean of c − B over a prompt's comparisons; empty where no pilots were used
+    residual: list[float]  # mean of c − B over a prompt's comparisons; empty if no pilots were used
     strength: list[float]  # mean over a prompt's comparisons
 
     @property
     def agreement(self) -> Estimate | None:
-        """How q̂ ranks q*."""
+        """How well q̂ ranks q*."""
         return None if self.true is None else rank_correlation(self.q, self.true)
 
 
@@ -93,7 +93,7 @@ def collect(run: Run, truth: Truth | None = None) -> Facts:
 
 def _curves(run: Run) -> dict[str, dict[str, list[tuple[float, float]]]]:
     """Metric → policy → its values over updates."""
-    found: dict[str, dict[str, list[tuple[float, float]]]] = {metric: {} for metric in CURVES}
+    curves: dict[str, dict[str, list[tuple[float, float]]]] = {metric: {} for metric in CURVES}
     for policy in run.recipe.policies:
         if not run.has(POLICY_STAGE, policy):
             continue
@@ -101,15 +101,15 @@ def _curves(run: Run) -> dict[str, dict[str, list[tuple[float, float]]]]:
         for metric in CURVES:
             line = [(float(row["update"]), float(row[metric])) for row in rows if metric in row]
             if line:
-                found[metric][policy] = line
-    return {metric: lines for metric, lines in found.items() if lines}
+                curves[metric][policy] = line
+    return {metric: lines for metric, lines in curves.items() if lines}
 
 
 def _scale(run: Run, name: str, truth: Truth | None) -> ScaleFacts:
     table = run.scale(name).known()
     prompts = [prompt_of(text) for text in table["prompt"].to_pylist()]
     rows = run.comparisons()
-    places = {found: place for place, found in enumerate(table["prompt_hash"].to_pylist())}
+    places = {prompt_hash: place for place, prompt_hash in enumerate(table["prompt_hash"].to_pylist())}
     of_row = np.array([places[row.prompt_hash] for row in rows])
     strength = np.array([float(row.strength) for row in rows])
     residual: list[float] = []
@@ -128,7 +128,7 @@ def _scale(run: Run, name: str, truth: Truth | None) -> ScaleFacts:
 
 
 def _means(of_row: np.ndarray, values: np.ndarray, count: int) -> list[float]:
-    """(count,) mean of the rows' finite values for each prompt; nan where there are none."""
+    """(count,) mean of the rows' finite values for each prompt; NaN if there are none."""
     good = np.isfinite(values)
     with np.errstate(invalid="ignore"):
         means: list[float] = (
@@ -165,7 +165,7 @@ def _panels(run: Run) -> Iterator[PanelFacts]:
 
 
 def as_text(prompt: Prompt) -> str:
-    """A lone user's message as it is, a conversation with its roles."""
+    """A single message as it is; a longer conversation with its roles."""
     if len(prompt) == 1:
         return prompt[0].content
     return "\n\n".join(f"{message.role}: {message.content}" for message in prompt)

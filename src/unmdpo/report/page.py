@@ -1,4 +1,4 @@
-"""The page itself: facts and charts poured into one template that escapes all it is given."""
+"""The page itself: facts and charts, rendered by one template that escapes everything it is given."""
 
 import base64
 import gzip
@@ -18,14 +18,14 @@ from unmdpo.report import charts
 from unmdpo.report.charts import Interval
 from unmdpo.report.collect import Facts, PanelFacts, ScaleFacts, Truth, collect
 
-EXTREMES, DOTS = 8, 2000  # prompts shown at each end of a scale; points in a scatter
+EXTREMES, DOTS = 8, 2000  # prompts shown at each end of a scale; points in a scatter plot
 MEASURES = {"win_rate": ("win rate, %", 50.0), "reward_difference": ("ΔR", 0.0)}
 
 
 def write_report(run: Run, path: Path, truth: Truth | None = None) -> Path:
-    """Writes the report of what is finished, whole or not at all. `truth` is a lab's q*."""
+    """Writes a report of what is finished. The file is written completely or not at all. `truth` is a lab's q*."""
     if not run.finished:
-        raise UserError("nothing of this run is finished yet: `unmdpo run` makes it")
+        raise UserError("nothing of this run is finished yet: start it with `unmdpo run`")
     page = render(collect(run, truth))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,15 +73,15 @@ def _asset(name: str) -> str:
 
 
 def _result(facts: Facts, panel: str) -> dict[str, Any]:
-    """One panel's tables and forests, against each opponent."""
+    """One panel's tables and forest plots, against each opponent."""
     report = facts.summary[panel]
     published, scores = _published(facts, panel), report["mean_score"]
     against = []
     order = [*facts.run.recipe.policies]
-    for opponent, found in report["against"].items():
-        outcomes = {policy: found[policy] for policy in order if policy in found}
+    for opponent, by_policy in report["against"].items():
+        outcomes = {policy: by_policy[policy] for policy in order if policy in by_policy}
         if not outcomes:
-            continue  # the baseline alone
+            continue  # only the baseline
         is_baseline = opponent == report["baseline"]
         beside = published if is_baseline else _against(published, opponent)
         plots = [_forest(outcomes, beside, opponent, measure) for measure in MEASURES]
@@ -111,18 +111,18 @@ def _published(facts: Facts, panel: str) -> dict[str, Any]:
 
 
 def _against(published: dict[str, Any], opponent: str) -> dict[str, Any]:
-    """Policy → what was printed of it against this opponent."""
-    found = {policy: numbers["against"].get(opponent) for policy, numbers in published.items()}
-    return {policy: numbers for policy, numbers in found.items() if numbers is not None}
+    """Policy → the published numbers against this opponent."""
+    against = {policy: numbers["against"].get(opponent) for policy, numbers in published.items()}
+    return {policy: numbers for policy, numbers in against.items() if numbers is not None}
 
 
 def _forest(outcomes: dict[str, Any], published: dict[str, Any], opponent: str, measure: str) -> Markup:
     name, neutral = MEASURES[measure]
     rows = []
     for policy, outcome in outcomes.items():
-        found, said = outcome[measure], published.get(policy, {}).get(measure)
-        beside = said if isinstance(said, tuple) else None if said is None else (said, said, said)
-        rows.append(Interval(policy, found["value"], found["low"], found["high"], beside))
+        ours, printed = outcome[measure], published.get(policy, {}).get(measure)
+        beside = printed if isinstance(printed, tuple) else None if printed is None else (printed, printed, printed)
+        rows.append(Interval(policy, ours["value"], ours["low"], ours["high"], beside))
     return Markup(charts.forest(rows, f"{name} against {opponent}", f"{name} against {opponent}", neutral))
 
 
@@ -160,18 +160,18 @@ def _scale(scale: ScaleFacts) -> dict[str, Any]:
 
 
 def _domain_rows(scale: ScaleFacts) -> list[Interval]:
-    """Median and quartiles of q in each domain; scales are sorted, so each domain's values are."""
+    """Median and quartiles of q in each domain. Scales are sorted, so each domain's values are too."""
     values: dict[str, list[float]] = {}
     for domain, q in zip(scale.domains, scale.q, strict=True):
         values.setdefault(domain or "(none)", []).append(q)
     return [
-        Interval(domain, found[len(found) // 2], found[len(found) // 4], found[3 * len(found) // 4])
-        for domain, found in sorted(values.items())
+        Interval(domain, ranked[len(ranked) // 2], ranked[len(ranked) // 4], ranked[3 * len(ranked) // 4])
+        for domain, ranked in sorted(values.items())
     ]
 
 
 def _panel(facts: Facts, panel: PanelFacts) -> dict[str, Any]:
-    """A panel's texts for the browser of generations, packed: prompts, then each policy by itself."""
+    """A panel's texts for the answer browser, packed: the prompts, and each policy's answers separately."""
     evaluation = facts.run.recipe.evaluation
     assert evaluation is not None
     return {
@@ -184,21 +184,21 @@ def _panel(facts: Facts, panel: PanelFacts) -> dict[str, Any]:
 
 
 def packed(value: Any) -> str:
-    """Compressed JSON in characters that mean nothing to HTML."""
+    """Compressed JSON, encoded in characters that need no escaping in HTML."""
     return base64.b64encode(gzip.compress(json.dumps(value).encode(), mtime=0)).decode()
 
 
 def amount(value: float) -> str:
-    """12,345,678 as 12.3 M; nothing for nothing."""
+    """12,345,678 as "12.3 M"; an empty string for zero."""
     for size, name in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:.1f} {name}"
     return f"{value:g}" if value else ""
 
 
-def estimate(found: Any, digits: int) -> str:
-    """A value with its interval; as printed elsewhere, perhaps without one."""
-    if isinstance(found, float):
-        return f"{found:.{digits}f}"
-    value, low, high = (found["value"], found["low"], found["high"]) if isinstance(found, dict) else (*found,)
+def estimate(given: Any, digits: int) -> str:
+    """A value with its interval; published values may come without one."""
+    if isinstance(given, float):
+        return f"{given:.{digits}f}"
+    value, low, high = (given["value"], given["low"], given["high"]) if isinstance(given, dict) else (*given,)
     return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"

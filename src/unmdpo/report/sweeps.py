@@ -1,4 +1,4 @@
-"""A sweep's results as pictures and a table."""
+"""A sweep's results as charts and a table."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from unmdpo.report import charts
 
 
 def write_sweep(chosen: Experiment, name: str, results: Sequence[Result], folder: Path) -> list[Path]:
-    """One SVG for each chart, and every number as JSON."""
+    """Writes one SVG per chart, and all numbers as JSON."""
     folder.mkdir(parents=True, exist_ok=True)
     written = [folder / f"{name}.json"]
     written[0].write_text(json.dumps([_plain(result) for result in results], indent=1) + "\n", "utf-8")
@@ -23,27 +23,27 @@ def write_sweep(chosen: Experiment, name: str, results: Sequence[Result], folder
 
 
 def _plain(result: Result) -> dict[str, object]:
-    found = result.estimate
+    estimate = result.estimate
     return {
         "point": result.point.label,
         "chart": result.chart,
         "series": result.series,
-        "mean": found.value,
-        "low": found.low,
-        "high": found.high,
+        "mean": estimate.value,
+        "low": estimate.low,
+        "high": estimate.high,
         "values": result.values,
     }
 
 
 def _drawn(chosen: Experiment, chart: str, results: Sequence[Result]) -> str:
-    """Lines where the knob is a number, rows where it is a choice."""
+    """Lines if the knob is a number, rows if it is a choice."""
     series: dict[str, list[tuple[float, float, float, float]]] = {}
     rows = []
     for result in results:
-        found = result.estimate
-        rows.append(charts.Interval(result.point.label, found.value, found.low, found.high))
+        estimate = result.estimate
+        rows.append(charts.Interval(result.point.label, estimate.value, estimate.low, estimate.high))
         if result.point.x is not None:
-            point = (result.point.x, found.value, found.low, found.high)
+            point = (result.point.x, estimate.value, estimate.low, estimate.high)
             series.setdefault(result.series, []).append(point)
     if series:
         return charts.bands(series, f"{chart} against {chosen.knob}", chosen.knob, chart)

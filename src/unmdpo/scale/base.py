@@ -1,7 +1,7 @@
-"""The manners that every estimator shares.
+"""The conventions all estimators follow.
 
-Settings go to the constructor, `fit` returns the estimator itself, fitted names end in `_`. An estimator's settings,
-traits and defaults are its row in `unmdpo.catalog.estimators`.
+Settings go to the constructor, `fit` returns the estimator itself, and names of fitted attributes end in `_`. An
+estimator's settings, traits and defaults are in its row of `unmdpo.catalog.estimators`.
 """
 
 from abc import ABC, abstractmethod
@@ -18,7 +18,7 @@ from unmdpo.scale.head import Activation
 
 
 class ScaleEstimator(ABC):
-    """Learns q of units. After fitting, `q_` holds the scale of every unit it was fitted to."""
+    """Learns the q of units. After fitting, `q_` holds the scale of every unit it was fitted to."""
 
     name: ClassVar[str]
     settings: EstimatorSettings
@@ -35,11 +35,11 @@ class ScaleEstimator(ABC):
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
-        """All that was fitted, for safetensors."""
+        """Everything that was fitted, for safetensors."""
 
     @abstractmethod
     def restore(self, tensors: dict[str, Tensor]) -> Self:
-        """Back to the fitted state that `tensors` came from."""
+        """Restores the fitted state that `tensors` came from."""
 
 
 class FrozenScale(ScaleEstimator):
@@ -50,7 +50,7 @@ class FrozenScale(ScaleEstimator):
 
 
 class OneHeadScale(ScaleEstimator):
-    """What estimators with a single head share: prediction, and what is saved of them."""
+    """What estimators with a single head share: predicting, saving and restoring."""
 
     activation: ClassVar[Activation] = "gelu"
 
@@ -74,16 +74,16 @@ class OneHeadScale(ScaleEstimator):
 
 
 def make_estimator(name: str, settings: dict[str, Any]) -> ScaleEstimator:
-    """The estimator of this name; settings that are not given keep its defaults."""
+    """The estimator with this name; settings that are not given keep their defaults."""
     if name not in ESTIMATORS:
         raise UserError(f"unknown scale estimator '{name}'; {did_you_mean(name, ESTIMATORS)}")
     return ESTIMATORS[name].make(**settings)
 
 
 def folds_of(units: Units) -> Tensor:
-    """(u,) the units' folds, at least two of them."""
+    """(u,) the fold of each unit; there must be at least two folds."""
     if units.folds is None or not (units.folds != units.folds[0]).any():
-        raise ValueError("cross-fitting needs the fold of every unit, and at least two folds")
+        raise ValueError("cross-fitting needs the fold of every unit and at least two folds")
     return units.folds
 
 

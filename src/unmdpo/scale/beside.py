@@ -1,13 +1,13 @@
-"""Scales that learn beside a policy, one head step for each policy update.
+"""Scales learned alongside a policy, with one head step per policy update.
 
-Within an update the policy uses the head as it was before this update's head step, detached:
+Within an update, the policy uses the detached head from before this update's head step:
 
     q = scale.scales(unit)                       # before the policy's passes over the batch
     ...                                          # the policy's forward and backward passes
     scale.step(unit, evidence, strength)         # with the batch's detached B = β·A
 
-Both calls get the valid pairs of the whole global batch, so every rank takes the same step. `state` holds all of it
-for checkpoints.
+Both calls get the valid pairs of the whole global batch, so every rank takes the same step. `state` holds everything a
+checkpoint needs.
 """
 
 from abc import abstractmethod
@@ -46,7 +46,7 @@ class ScaleBesidePolicy(OneHeadScale):
     descent_: Descent
 
     def start(self, units: Units, row_unit: Tensor) -> Self:
-        """Ready for the first update; `row_unit` (n,) is the unit of every training comparison."""
+        """Prepares for the first update; `row_unit` (n,) is the unit of every training comparison."""
         self.curve_ = []
         standardizer = self._standardizer(units, row_unit)
         self.units_ = units
@@ -75,9 +75,9 @@ class ScaleBesidePolicy(OneHeadScale):
         return None
 
     def scales(self, unit: Tensor, train: bool = True) -> Tensor:
-        """(n,) q for the coming update of these pairs, detached, where `unit` is.
+        """(n,) q for the next update on these pairs, detached, on the device of `unit`.
 
-        In training call it once for each update, with the whole batch; validation changes nothing.
+        In training, call it once per update with the whole batch; validation changes nothing.
         """
         if not len(unit):
             raise ValueError(f"{self.name}: a global batch without valid pairs has no scales")
@@ -87,7 +87,7 @@ class ScaleBesidePolicy(OneHeadScale):
     def _scales(self, unit: Tensor, train: bool) -> Tensor: ...
 
     def step(self, unit: Tensor, evidence: Tensor, strength: Tensor) -> float:
-        """One head step on the batch's detached evidence; gives the head's loss before it."""
+        """One head step on the batch's detached evidence; returns the head's loss before the step."""
         rows = Rows(unit.cpu(), evidence.detach().float().cpu(), strength.float().cpu())
         loss = partial(self._batch_loss, rows, margins(rows, self.settings.tau, self.settings.levels))
         self.curve_.append(self.descent_.step(loss))
@@ -95,7 +95,7 @@ class ScaleBesidePolicy(OneHeadScale):
         return self.curve_[-1]
 
     def finish(self, rows: Rows) -> Self:
-        """Describes the learned scale, with the final policy's evidence about the training rows."""
+        """Describes the learned scale, using the final policy's evidence about the training rows."""
         margin, squashed = (margins(rows, self.settings.tau, self.settings.levels), self.scale_.squashed(self.units_))
         self.diagnostics_ = diagnose(self.q_, rows, margin, squashed)
         return self
@@ -105,15 +105,15 @@ class ScaleBesidePolicy(OneHeadScale):
 
     @abstractmethod
     def _refresh(self) -> None:
-        """Recompute `q_` (and frozen means) from the head as it now is."""
+        """Recomputes `q_` (and the frozen means) from the current head."""
 
     def state(self) -> dict[str, Tensor]:
-        """Everything a resumed run needs after `start`: weights, means, optimizer moments."""
+        """Everything a resumed run needs after `start`: weights, means and optimizer moments."""
         moments = {f"{MOMENTS}{name}": value for name, value in self.descent_.state().items()}
         return self.tensors() | moments
 
     def load_state(self, tensors: dict[str, Tensor]) -> Self:
-        """Goes on exactly where `state` was taken; call `start` first."""
+        """Continues exactly where `state` was taken; call `start` first."""
         self.restore(tensors)
         self.descent_ = Descent(self.scale_.head, self.settings.learning_rate, self.settings.weight_decay)
         named = {name.removeprefix(MOMENTS): v for name, v in tensors.items() if name.startswith(MOMENTS)}
@@ -185,7 +185,7 @@ class EMAScale(ScaleBesidePolicy):
         return super().start(units, row_unit)
 
     def _standardizer(self, units: Units, row_unit: Tensor) -> Standardizer:
-        """Comparison rows, not unique units, weight these statistics."""
+        """These statistics are weighted by comparison rows, not by unique units."""
         return Standardizer.fit(units.features, row_counts(row_unit, len(units)))
 
     def _first_center(self) -> Center:
@@ -193,7 +193,7 @@ class EMAScale(ScaleBesidePolicy):
 
     @torch.no_grad()
     def _scales(self, unit: Tensor, train: bool) -> Tensor:
-        """In training c moves by the batch's mean output first, and the new c is used."""
+        """In training, c first moves toward the batch's mean output, and the new c is used."""
         raw = self.scale_.head(self.features_[unit], self.domains_[unit])
         if train:
             moved = EMA_MOMENTUM * self._center + (1 - EMA_MOMENTUM) * raw.mean()
@@ -214,7 +214,7 @@ class EMAScale(ScaleBesidePolicy):
     @property
     def _center(self) -> Tensor:
         if self.scale_.center is None:
-            raise ValueError("start() comes first")
+            raise ValueError("call start() first")
         return self.scale_.center.raw
 
     @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Five heads, each fitted outside one fold and predicting that fold ("AO-fitted scales")."""
+"""Five heads, each fitted outside one fold and used to predict that fold ("AO-fitted scales")."""
 
 import warnings
 from typing import ClassVar, Self
@@ -19,9 +19,9 @@ SEED_STEP = 1009
 
 
 class CrossFittedScale(PooledScale):
-    """Held-out predictions pooled and calibrated by one additive log offset (Eq. new-scale-oof-calibration).
+    """Held-out predictions, pooled and calibrated by one additive log offset (Eq. new-scale-oof-calibration).
 
-    Standardization uses all units; centering and regularization those outside the head's fold.
+    Standardization uses all units; centering and regularization use only those outside the head's fold.
     """
 
     name: ClassVar = "cross-fitted"
@@ -56,18 +56,18 @@ class CrossFittedScale(PooledScale):
         return self
 
     def _check_bounds(self) -> None:
-        """There is no second bounding map after the calibration, so the bounds are checked."""
+        """Checks the bounds, since no second bounding map follows the calibration."""
         outside = (self.q_.log().abs() > LOG_2 + 1e-6).sum().item()
         self.diagnostics_["outside_bounds"] = float(outside)
         if outside:
             warnings.warn(
-                f"{outside} of {len(self.q_)} cross-fitted scales lie outside [1/2, 2] after calibration",
+                f"{outside} of {len(self.q_)} cross-fitted scales are outside [1/2, 2] after calibration",
                 UnmdpoWarning,
                 stacklevel=3,
             )
 
     def predict(self, units: Units) -> Tensor:
-        """The heads' mean log scale, calibrated: no head is left out for prompts that none has seen."""
+        """The heads' mean log scale, calibrated. All heads take part, since none has seen these prompts."""
         logs = torch.stack([head.log_scales(units) for head in self.heads_])
         return (logs.mean(0) - self.offset_).exp()
 

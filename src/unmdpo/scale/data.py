@@ -1,7 +1,7 @@
 """What a scale is fitted to: units that have a scale, and rows of evidence about them.
 
-A *unit* is a prompt, or a prompt with an unordered pair of responses. Several comparisons may share a unit; every unit
-counts once in centering and regularization, every valid row once in the data term.
+A *unit* is a prompt, or a prompt with an unordered pair of responses. Several comparisons may share a unit. Each unit
+counts once in centering and regularization, and each valid row once in the data term.
 """
 
 from dataclasses import dataclass, replace
@@ -35,7 +35,7 @@ class Units:
 
     @property
     def domain_ids(self) -> Tensor:
-        """(u,) one constant domain where none are given."""
+        """(u,) the domains, or a single constant one if none were given."""
         return self.domains if self.domains is not None else torch.zeros(len(self), dtype=torch.int64)
 
     def select(self, members: Tensor) -> "Units":
@@ -45,13 +45,13 @@ class Units:
 
 @dataclass(frozen=True)
 class Rows:
-    """(n,) comparisons: which unit, the scaled log-ratio difference B̃, the strength, and validity.
+    """(n,) comparisons: their unit, the scaled log-ratio difference B̃, the strength, and validity.
 
-    Invalid rows (over-long or empty) never enter the data term; their units stay in the population.
+    Invalid rows (too long or empty) never enter the data term; their units stay in the population.
     """
 
     unit: Tensor  # (n,) int64
-    evidence: Tensor  # (n,) B̃ = β·A of an out-of-fold pilot; NaN is fine where invalid
+    evidence: Tensor  # (n,) B̃ = β·A of an out-of-fold pilot; may be NaN for invalid rows
     strength: Tensor  # (n,)
     valid: Tensor | None = None  # (n,) bool
     votes: Tensor | None = None  # (n, 6) counts of −3, −2, −1, 1, 2, 3
@@ -65,7 +65,7 @@ class Rows:
         if self.votes is not None and self.votes.shape != (len(self), VOTE_CATEGORIES):
             raise ValueError(f"votes should be ({len(self)}, {VOTE_CATEGORIES}) counts")
         if self.mask.dtype != torch.bool:
-            raise ValueError("valid should be true or false for each row")
+            raise ValueError("valid should be a boolean for each row")
         if not self.mask.any():
             raise ValueError("a scale needs at least one valid row")
         if not (self.evidence[self.mask].isfinite().all() and self.strength[self.mask].isfinite().all()):
@@ -81,7 +81,7 @@ class Rows:
         return self.valid if self.valid is not None else torch.ones(len(self), dtype=torch.bool)
 
     def select(self, members: Tensor) -> "Rows":
-        """The rows where `members` (bool or indices) says so."""
+        """The rows selected by `members` (bool or indices)."""
         present = {name: values for name, values in vars(self).items() if values is not None}
         return replace(self, **{name: values[members] for name, values in present.items()})
 
@@ -90,7 +90,7 @@ class Rows:
         return self.select(self.mask)
 
     def reindexed(self, members: Tensor) -> "Rows":
-        """The rows of the units where `members` (u,) is true, renumbered among those."""
+        """The rows of the units where `members` (u,) is true, with those units renumbered."""
         new = torch.cumsum(members, 0) - 1
         kept = self.select(members[self.unit])
         return replace(kept, unit=new[kept.unit])

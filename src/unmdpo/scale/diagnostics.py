@@ -1,17 +1,17 @@
-"""What a fitted scale looks like, in numbers that catch the known ways it goes wrong."""
+"""Numbers that describe a fitted scale and catch the known ways it can go wrong."""
 
 import torch
 from torch import Tensor
 
 from unmdpo.scale.data import Rows
 
-SATURATED = 0.95  # share of the map's bound beyond which a unit counts as pinned
+SATURATED = 0.95  # share of the map's bound above which a unit counts as pinned
 
 
 def diagnose(q: Tensor, rows: Rows, margin: Tensor, squashed: Tensor) -> dict[str, float]:
-    """Of unit scales (u,) and the rows they were fitted to, with `margin` (n,) τ·m(k).
+    """Describes unit scales (u,) and the rows they were fitted to, with `margin` (n,) τ·m(k).
 
-    `squashed` (u,) in [−1, 1] is each unit's place between the bounds of its map.
+    `squashed` (u,) in [−1, 1] is each unit's position between the bounds of its map.
     """
     valid = rows.mask
     log_q, row_log_q = q.double().log(), q.double().log()[rows.unit[valid]]
@@ -33,7 +33,7 @@ def diagnose(q: Tensor, rows: Rows, margin: Tensor, squashed: Tensor) -> dict[st
 
 
 def correlation(a: Tensor, b: Tensor) -> float:
-    """Pearson's; 0 where one of them does not vary."""
+    """Pearson's correlation; 0 if one of them does not vary."""
     x, y = a.double() - a.double().mean(), b.double() - b.double().mean()
     spread = float(torch.sqrt((x @ x) * (y @ y)))
     return float(x @ y) / spread if spread > 0 else 0.0

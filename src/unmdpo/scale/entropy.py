@@ -1,8 +1,8 @@
 """Entropy-CF: scales from the dispersion of annotators' votes ("How Entropy-CF learns q").
 
-No pilots enter, so all rows with votes count, also those too long for a pilot to score (`valid` is about evidence, and
-there is none here). Five heads regress each comparison's smoothed vote entropy outside one fold; their pooled held-out
-predictions pass once through the centered map with comparison-row means.
+No pilots are used, so all rows with votes count, even those too long for a pilot to score (`valid` is about evidence,
+and there is none here). Five heads regress each comparison's smoothed vote entropy, each outside one fold; their
+pooled held-out predictions pass once through the centered map with comparison-row means.
 """
 
 import math
@@ -46,7 +46,7 @@ class EntropyScale(FrozenScale):
     def fit(self, units: Units, rows: Rows) -> Self:
         folds = folds_of(units)
         if rows.votes is None or not rows.votes.any():
-            raise ValueError("entropy scales need votes of single annotators")
+            raise ValueError("entropy scales need votes from individual annotators")
         voted = rows.votes.sum(1) > 0
         rows, targets = _canonical_order(rows.select(voted), entropy_targets(rows.votes[voted]))
         weights = row_counts(rows.unit, len(units))
@@ -73,7 +73,7 @@ class EntropyScale(FrozenScale):
     def _fit_head(
         self, units: Units, unit: Tensor, targets: Tensor, standardizer: Standardizer, seed: int
     ) -> tuple[HeadScale, list[float]]:
-        """SmoothL1 regression in shuffled batches, the last of which may be smaller; mean loss per epoch."""
+        """SmoothL1 regression in shuffled batches (the last may be smaller); also returns the mean loss per epoch."""
         features, domains = standardizer(units.features), units.domain_ids
         head = ScaleHead(features.shape[1], domain_count(units), seed=seed, width=self.settings.hidden)
         descent = Descent(head, self.settings.learning_rate, self.settings.weight_decay)
@@ -96,11 +96,11 @@ class EntropyScale(FrozenScale):
         return smooth_l1_loss(predicted, y) + self.settings.smoothness * rough
 
     def _diagnose(self, predicted: Tensor, targets: Tensor, rows: Rows) -> None:
-        """The held-out correlation and the gate; passing it shows neither accuracy nor significance."""
-        found = correlation(predicted, targets)
+        """The held-out correlation and the gate; passing the gate shows neither accuracy nor significance."""
+        held_out = correlation(predicted, targets)
         log_q = self.q_.double().log()[rows.unit]
-        self.diagnostics_["target_correlation"] = found
-        passed = (found > 0, float(log_q.std(correction=0)) > 1e-6, abs(float(log_q.mean())) < 1e-4)
+        self.diagnostics_["target_correlation"] = held_out
+        passed = (held_out > 0, float(log_q.std(correction=0)) > 1e-6, abs(float(log_q.mean())) < 1e-4)
         self.gate_ = dict(zip(GATE, passed, strict=True))
         self.diagnostics_["gate"] = float(all(self.gate_.values()))
 
@@ -125,7 +125,7 @@ class EntropyScale(FrozenScale):
 
 
 def _canonical_order(rows: Rows, targets: Tensor) -> tuple[Rows, Tensor]:
-    """Rows by unit and target: shuffled batches then do not depend on the order of the file."""
+    """Sorts rows by unit and target, so shuffled batches do not depend on the order of the file."""
     order = torch.argsort(targets, stable=True)
     order = order[torch.argsort(rows.unit[order], stable=True)]
     return rows.select(order), targets[order]

@@ -1,4 +1,4 @@
-"""Fixed inputs of a scale head: sketched prompt embeddings and their standardization.
+"""The fixed inputs of a scale head: sketched prompt embeddings and their standardization.
 
 ("Scale fitting and features", "Feature construction".)
 """
@@ -17,14 +17,14 @@ FLOOR = 1e-6
 
 
 def signed_bucket(text: str, buckets: int = DIMENSION) -> tuple[int, int]:
-    """SHA-256 of `text`: first four bytes big-endian give the bucket, the low bit of the fifth the sign."""
+    """SHA-256 of `text`: the first four bytes (big-endian) give the bucket, the low bit of the fifth the sign."""
     digest = hashlib.sha256(text.encode()).digest()
     return int.from_bytes(digest[:4], "big") % buckets, 1 if digest[4] & 1 else -1
 
 
 @lru_cache(maxsize=8)
 def _sketch_matrix(dimension: int, buckets: int, prefix: str) -> Tensor:
-    """(d, buckets) one ±1 per row."""
+    """(d, buckets) with one ±1 per row."""
     matrix = torch.zeros(dimension, buckets)
     for j in range(dimension):
         bucket, sign = signed_bucket(f"{prefix}{j}", buckets)
@@ -49,7 +49,7 @@ class Standardizer:
 
     @classmethod
     def fit(cls, features: Tensor, weights: Tensor | None = None) -> "Standardizer":
-        """Over the units given, or with `weights` (u,) over their rows: each unit as often as it occurs."""
+        """Fits to the given units or, with `weights` (u,), to their rows: each unit counts as often as it occurs."""
         values = features.double()
         w = torch.ones(len(values), dtype=torch.float64) if weights is None else weights.double()
         w = (w / w.sum())[:, None]
@@ -59,7 +59,7 @@ class Standardizer:
 
     def __call__(self, features: Tensor) -> Tensor:
         if features.shape[1:] != self.mean.shape:
-            raise ValueError(f"features have {features.shape[1]} dimensions; {len(self.mean)} were fitted")
+            raise ValueError(f"features have {features.shape[1]} dimensions; the scale was fitted to {len(self.mean)}")
         return (features.float() - self.mean) / self.deviation
 
 

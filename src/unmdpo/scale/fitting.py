@@ -22,7 +22,7 @@ MapName = Literal["centered", "uncentered", "saturating", "moving"]
 
 @dataclass
 class HeadScale:
-    """A standardizer, a head and the frozen means of its map: all it takes to scale any prompt."""
+    """A standardizer, a head and the frozen means of its map: everything needed to scale any prompt."""
 
     standardizer: Standardizer
     head: ScaleHead
@@ -33,12 +33,12 @@ class HeadScale:
         """(u,) the head's output."""
         domains = units.domain_ids
         if units.domains is None and len(self.head.domain) > 1:
-            domains = torch.full_like(domains, -1)  # fitted with domains, asked without: unknown, not the first
+            domains = torch.full_like(domains, -1)  # fitted with domains but called without: unknown, not the first
         raw: Tensor = self.head(self.standardizer(units.features), domains)
         return raw
 
     def log_scale(self, raw: Tensor) -> Tensor:
-        """(u,) log q of raw outputs, with the frozen means where the map has any."""
+        """(u,) log q of raw outputs, using the frozen means if the map has any."""
         if self.map == "uncentered":
             return maps.uncentered(raw)
         if self.map == "saturating":
@@ -55,7 +55,7 @@ class HeadScale:
 
     @torch.no_grad()
     def squashed(self, units: Units) -> Tensor:
-        """(u,) in [−1, 1]: where each unit lies between the bounds of the map's squashing function."""
+        """(u,) in [−1, 1]: where each unit is between the bounds of the map's squashing function."""
         raw = self.raw(units)
         if self.map == "saturating":
             return 2 * torch.sigmoid(raw) - 1
@@ -119,7 +119,7 @@ class Descent:
         self.moments = Moments.zeros(self.parameters)
 
     def step(self, loss: Callable[[], Tensor]) -> float:
-        """One step down; gives the loss before it."""
+        """Takes one step and returns the loss before it."""
         value = loss()
         gradients = clipped(torch.autograd.grad(value, self.parameters))
         moved, self.moments = adamw(

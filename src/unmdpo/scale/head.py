@@ -1,4 +1,4 @@
-"""The scale network's scalar: a small perceptron on fixed features plus one scalar per domain."""
+"""The network behind a scale: a small perceptron on fixed features, plus one scalar per domain."""
 
 from typing import Literal
 
@@ -9,7 +9,7 @@ Activation = Literal["gelu", "tanh"]
 
 
 class ScaleHead(nn.Module):
-    """Linear → activation → Linear, its last layer and domain terms zero at the start."""
+    """Linear → activation → Linear; the last layer and the domain terms start at zero."""
 
     def __init__(
         self,
@@ -22,7 +22,7 @@ class ScaleHead(nn.Module):
         start: float = 0.0,
     ) -> None:
         super().__init__()
-        rng = torch.Generator().manual_seed(seed)  # its own: the caller's randomness is left alone
+        rng = torch.Generator().manual_seed(seed)  # separate, so the caller's randomness is not touched
         self.hidden = nn.utils.skip_init(nn.Linear, dimension, width)  # type: ignore[no-untyped-call]
         self.output = nn.utils.skip_init(nn.Linear, width, 1)  # type: ignore[no-untyped-call]
         bound = dimension**-0.5  # PyTorch's default for linear layers

@@ -1,6 +1,6 @@
 """From a head's scalar to a bounded positive scale ("Bounded parameterization and centering").
 
-Each map gives log q, equal to zero at the head's starting output, so that q = 1 exactly at the start.
+Each map returns log q, which is zero at the head's starting output, so q starts at exactly 1.
 """
 
 import math
@@ -22,7 +22,7 @@ class Center(NamedTuple):
 
 
 def center_of(raw: Tensor, weights: Tensor | None = None) -> Center:
-    """Both means over a population (u,); differentiable. `weights` count a unit's rows."""
+    """Both means over a population (u,); differentiable. `weights` are the units' row counts."""
     mean = _mean(raw, weights)
     return Center(mean, _mean(_bounded(raw, mean), weights))
 
@@ -33,7 +33,7 @@ def centered(raw: Tensor, center: Center) -> Tensor:
 
 
 def uncentered(raw: Tensor) -> Tensor:
-    """log q = log 2·tanh(a/log 2): the centering ablation; bounded, with no mean removed."""
+    """log q = log 2·tanh(a/log 2): the centering ablation; bounded, but no mean is removed."""
     return LOG_2 * torch.tanh(raw / LOG_2)
 
 
@@ -48,7 +48,7 @@ def moving(raw: Tensor, center: Tensor) -> Tensor:
 
 
 def squashed(raw: Tensor, center: Center) -> Tensor:
-    """(u,) in [−1, 1]: how much of the centered map's bound each unit uses up."""
+    """(u,) in [−1, 1]: how close each unit is to the centered map's bound."""
     return _bounded(raw, center.raw) / BOUND
 
 

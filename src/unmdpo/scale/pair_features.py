@@ -1,6 +1,6 @@
 """Symmetric features of a prompt and an unordered pair of responses (388 = 64 + 3·64 + 2·64 + 4).
 
-Exchanging the two responses changes nothing, and neither who won nor by how much is an input.
+Swapping the two responses changes nothing, and neither the winner nor the strength is an input.
 """
 
 import re
@@ -19,15 +19,15 @@ WORD = re.compile(r"\w+")
 
 
 class HashedResponses(NamedTuple):
-    vectors: NDArray[np.float32]  # (n, 64) signed word counts, L2-normalised
+    vectors: NDArray[np.float32]  # (n, 64) signed word counts, L2-normalized
     words: NDArray[np.int64]  # (n,) number of words
-    vocabularies: list[NDArray[np.int64]]  # (n,) sorted ids of the distinct words of each
+    vocabularies: list[NDArray[np.int64]]  # (n,) sorted ids of each response's distinct words
 
 
 def pair_features(prompts: Tensor, first: Sequence[str], second: Sequence[str]) -> Tensor:
     """(n, 64) prompt sketches and two responses each → (n, 388) float32."""
     if prompts.shape != (len(first), DIMENSION) or len(first) != len(second):
-        raise ValueError(f"need (n, {DIMENSION}) prompt sketches and as many first and second responses")
+        raise ValueError(f"expected (n, {DIMENSION}) prompt sketches and n first and second responses")
     texts = [*first, *second]
     position = {text: i for i, text in enumerate(dict.fromkeys(texts))}  # each distinct text is hashed once
     hashed = hash_responses(list(position))
@@ -57,7 +57,7 @@ def words_of(text: str) -> list[str]:
 
 
 def hash_responses(texts: Sequence[str]) -> HashedResponses:
-    """Signed hashed word counts; every distinct word is hashed once, however often it occurs."""
+    """Signed hashed word counts; each distinct word is hashed once, no matter how often it occurs."""
     ids: dict[str, int] = {}
     coded = [np.array([ids.setdefault(word, len(ids)) for word in words_of(text)], dtype=np.int64) for text in texts]
     hashes = np.array([signed_bucket(RESPONSE_PREFIX + word) for word in ids], dtype=np.int64).reshape(-1, 2)
@@ -77,7 +77,7 @@ def hash_responses(texts: Sequence[str]) -> HashedResponses:
 def _overlaps(
     vocabularies: list[NDArray[np.int64]], one: NDArray[np.int64], two: NDArray[np.int64]
 ) -> NDArray[np.float32]:
-    """(n,) Jaccard overlap of the two responses' distinct words; 0 where neither has any."""
+    """(n,) Jaccard overlap of the two responses' distinct words; 0 if neither has any."""
     overlaps = np.zeros(len(one), dtype=np.float32)
     for i, (a, b) in enumerate(zip(one, two, strict=True)):
         shared = len(np.intersect1d(vocabularies[a], vocabularies[b], assume_unique=True))

@@ -1,4 +1,4 @@
-"""The main estimator, one head fitted to all pooled out-of-fold values, and the constant control."""
+"""The main estimator (one head fitted to all pooled out-of-fold values) and the constant control."""
 
 from typing import ClassVar, Self
 
@@ -37,9 +37,9 @@ class ConstantScale(FrozenScale):
 
 
 class PooledScale(OneHeadScale, FrozenScale):
-    """WR-fit (the paper's main formulation) or AO-fit; centered or not, any λ_q.
+    """WR-fit (the paper's main formulation) or AO-fit; centered or not, with any λ_q.
 
-    Length-normalized fitting is the same code on length-normalized evidence.
+    Length-normalized fitting runs the same code on length-normalized evidence.
     """
 
     name: ClassVar = "pooled"
@@ -60,7 +60,7 @@ class PooledScale(OneHeadScale, FrozenScale):
     def _fit_head(
         self, units: Units, rows: Rows, standardizer: Standardizer, domains: int, seed: int
     ) -> tuple[HeadScale, list[float]]:
-        """One head by full-batch updates, its means recomputed after the last, and the loss curve."""
+        """Fits one head with full-batch updates and recomputes its means at the end; also returns the loss curve."""
         s, features, domain_ids = self.settings, standardizer(units.features), units.domain_ids
         valid = rows.valid_rows
         valid = Rows(valid.unit, valid.evidence.float(), valid.strength)

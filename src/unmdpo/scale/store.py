@@ -1,4 +1,4 @@
-"""A fitted scale on disk: `scale.safetensors` and `scale.json`, nothing pickled, equal to the last bit."""
+"""A fitted scale on disk: `scale.safetensors` and `scale.json`. Nothing is pickled, and every bit is kept."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ TENSORS, DESCRIPTION = "scale.safetensors", "scale.json"
 
 
 def save_scale(estimator: ScaleEstimator, folder: Path) -> None:
-    """Writes the description last: a folder without it is not a scale."""
+    """Writes the description last, because a folder without it is not a scale."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / DESCRIPTION).unlink(missing_ok=True)
     save_file(estimator.tensors(), folder / TENSORS)

@@ -1,6 +1,6 @@
 """Why centering is not identification (appendix, "Optimization rationale for scale learning").
 
-Two prompts with one identical residual d each and q₁ = e^t, q₂ = e^{−t}: the constant scale need not even be a local
+For two prompts with the same single residual d and q₁ = e^t, q₂ = e^{−t}, the constant scale need not even be a local
 minimum of the centered, regularized objective.
 """
 
@@ -22,7 +22,7 @@ def curvature(residual: float, penalty: float) -> float:
 
 
 def splitting_residuals(penalty: float) -> tuple[float, float] | None:
-    """The open interval of residuals where J″(0) < 0, so that equal prompts drift apart.
+    """The open interval of residuals where J″(0) < 0, so equal prompts drift apart.
 
     The data term is negative only for 0 < d with d·σ(d) < 1, where it has a single dip; a penalty that outweighs the
     dip leaves no such residual.

@@ -1,4 +1,4 @@
-"""Judged responses of a candidate beside a baseline's: win rate, reward difference, length, intervals.
+"""Compares a candidate's judged responses with a baseline's: win rate, reward difference, length, intervals.
 
 All statistics of a panel share one table of paired prompt resamples, so their intervals describe the same draws
 ("Datasets, panels, and evaluation").
@@ -13,15 +13,15 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 
 Floats = NDArray[np.float64]
-TIE = 1e-6  # score differences of at most this size are ties
+TIE = 1e-6  # score differences up to this size are ties
 RESAMPLES = 10_000
-RANK_RESAMPLES = 1000  # of rank correlations
+RANK_RESAMPLES = 1000  # for rank correlations
 LONGEST = 1.15  # the selection rule's limit on L/L_D
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A statistic with its 95 % percentile interval."""
+    """A statistic with its 95% percentile interval."""
 
     value: float
     low: float
@@ -50,13 +50,13 @@ class Outcome:
     wins: int
     ties: int
     losses: int
-    win_rate: Estimate  # percent, a tie counts half (Eq. main-evaluation-metrics)
+    win_rate: Estimate  # percent, a tie counts as half a win (Eq. main-evaluation-metrics)
     reward_difference: Estimate  # ΔR
     length_ratio: Estimate  # L/L_D
 
     @property
     def eligible(self) -> bool:
-        """The paper's selection rule: a positive ΔR without much longer responses."""
+        """The paper's selection rule: a positive ΔR, and responses that are not much longer."""
         return self.reward_difference.value > 0 and self.length_ratio.value <= LONGEST
 
     def to_dict(self) -> dict[str, Any]:
@@ -102,24 +102,24 @@ def compare(candidate: Judged, baseline: Judged, resamples: Resamples) -> Outcom
 
 
 def by_domain(candidate: Judged, baseline: Judged, domains: Sequence[str], seed: int) -> dict[str, Outcome]:
-    """The same within each domain of prompts, resampled within it."""
+    """The same for each domain, resampling prompts within it."""
     names = np.array(domains)
-    found = {}
+    outcomes = {}
     for name in sorted(set(domains)):
         rows = names == name
         ours, theirs = (Judged(j.scores[rows], j.characters[rows]) for j in (candidate, baseline))
-        found[name] = compare(ours, theirs, Resamples.draw(int(rows.sum()), seed))
-    return found
+        outcomes[name] = compare(ours, theirs, Resamples.draw(int(rows.sum()), seed))
+    return outcomes
 
 
 def select(outcomes: Mapping[str, Outcome]) -> str | None:
-    """Among the eligible candidates, the one with the largest ΔR."""
+    """The eligible candidate with the largest ΔR."""
     eligible = [name for name, outcome in outcomes.items() if outcome.eligible]
     return max(eligible, key=lambda name: outcomes[name].reward_difference.value, default=None)
 
 
 def _length(mean: Any) -> Any:
-    """Mean characters; policies that say nothing count as one character, so that ratios exist."""
+    """Mean characters; a policy that says nothing counts as one character, so ratios are defined."""
     return np.maximum(mean, 1.0)
 
 
@@ -129,7 +129,7 @@ def _estimate(value: float, draws: Floats) -> Estimate:
 
 
 def rank_correlation(first: ArrayLike, second: ArrayLike, seed: int = 0) -> Estimate | None:
-    """Spearman's ρ, its interval from paired resamples; None where one side does not vary."""
+    """Spearman's ρ with an interval from paired resamples; None if one side does not vary."""
     pair = np.stack([np.asarray(first, np.float64), np.asarray(second, np.float64)])  # (2, n)
     if pair.shape[1] < 2 or np.isclose(pair.max(axis=1), pair.min(axis=1)).any():
         return None
@@ -144,5 +144,5 @@ def _spearman(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArra
     ranks = [rankdata(rows, axis=1) for rows in (first, second)]
     a, b = (rows - rows.mean(axis=1, keepdims=True) for rows in ranks)
     with np.errstate(invalid="ignore"):
-        found: NDArray[np.float64] = (a * b).sum(axis=1) / np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1))
-    return found
+        rho: NDArray[np.float64] = (a * b).sum(axis=1) / np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1))
+    return rho

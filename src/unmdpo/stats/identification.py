@@ -5,13 +5,13 @@ rejected response with a known margin c_e = τ·m(k_e). The WR scores are t = (D
 determine q and every gap Dr exactly when no potential h on the responses satisfies Dh = c: when the margins do not
 cancel around some cycle.
 
-Everything here rests on a spanning forest: each edge outside it closes one cycle, these cycles span ker(Dᵀ), and so
-their margin sums decide identification and witness it. Self-comparisons are one-edge cycles; parallel edges close
-two-edge ones. All work is sparse and linear in the comparisons, but for one solve on the responses where κ or a
-recovery is asked for.
+Everything here is built on a spanning forest: each edge outside it closes one cycle, and these cycles span ker(Dᵀ), so
+their margin sums decide whether the scale is identified and serve as witnesses. Self-comparisons are one-edge cycles;
+parallel edges close two-edge ones. All work is sparse and linear in the comparisons, except for one solve on the
+responses when κ or a recovery is requested.
 
 The theorem is about WR with one scale per prompt. Under AO, t = Dr/q − c, and (a·r, a·q) gives the same scores for
-every a > 0: no margins whatever identify an AO scale.
+every a > 0, so no margins can identify an AO scale.
 """
 
 from collections import deque
@@ -28,11 +28,11 @@ from scipy.sparse.linalg import spsolve
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-CANCELS = 1e-9  # cycle sums below this share of their terms' size are rounding, not margin
+CANCELS = 1e-9  # cycle sums smaller than this share of their terms' size are rounding errors
 
 
 class Cycle(NamedTuple):
-    """A closed chain of comparisons; sign −1 where an edge is walked against its direction."""
+    """A closed chain of comparisons; the sign is −1 if an edge is walked against its direction."""
 
     edges: tuple[int, ...]
     signs: tuple[int, ...]
@@ -93,7 +93,7 @@ class ComparisonGraph:
     def cycle_sums(self) -> Floats:
         """(n_e,) Σ ω_e c_e around the cycle that each edge closes with the forest.
 
-        Zero for the forest's own edges, and exactly zero where the margins cancel up to rounding.
+        Zero for the forest's edges, and exactly zero if the margins cancel up to rounding.
         """
         sums = self.margins - (self.tree_potential[self.winners] - self.tree_potential[self.losers])
         path = np.zeros(self.vertices)  # size of the margins from each vertex up to its root
@@ -105,7 +105,7 @@ class ComparisonGraph:
     def project(self, values: Floats) -> Floats:
         """P·values: the part of edge values that no response rewards can absorb.
 
-        The residual of least squares on the vertices, with one vertex of each component held at zero.
+        This is the residual of least squares on the vertices, with one vertex of each component held at zero.
         """
         if len(self.forest.tree_edges) == self.edges:
             return np.zeros(self.edges)  # a forest absorbs everything
@@ -129,7 +129,7 @@ def margin_potential(graph: ComparisonGraph) -> Floats | None:
 
 
 def witness_cycle(graph: ComparisonGraph) -> Cycle | None:
-    """A cycle whose margins do not cancel, of the largest contrast; None if there is none."""
+    """The fundamental cycle with the largest margin sum; None if all margins cancel."""
     if not is_identified(graph):
         return None
     return fundamental_cycle(graph, int(np.argmax(np.abs(graph.cycle_sums))))
@@ -157,7 +157,7 @@ def recover(graph: ComparisonGraph, scores: ArrayLike) -> Recovery:
     t = np.asarray(scores, dtype=np.float64)
     inverse = inverse_scale(graph, t)
     if inverse <= 0:
-        raise ValueError(f"these scores come from no positive scale (1/q = {inverse:g})")
+        raise ValueError(f"no positive scale can give these scores (1/q = {inverse:g})")
     scale = 1 / inverse
     return Recovery(scale, scale * t + graph.margins)
 
@@ -185,10 +185,10 @@ def perturbation_bound(graph: ComparisonGraph, noise: ArrayLike) -> float:
 def equal_score_twin(graph: ComparisonGraph, rewards: ArrayLike, scale: float, factor: float) -> tuple[Floats, float]:
     """Other rewards and a scale `factor` times as large with the same WR scores.
 
-    The converse half of the theorem; exists only where the scale is not identified.
+    The converse half of the theorem; they exist only if the scale is not identified.
     """
     if not factor > 0:
-        raise ValueError(f"scales are positive: the factor must be too, not {factor}")
+        raise ValueError(f"the factor must be positive, as scales are, not {factor}")
     potential = margin_potential(graph)
     if potential is None:
         raise ValueError("the scale is identified: no other parameters have the same scores")
@@ -211,11 +211,11 @@ class Forest:
 
 
 def _spanning_forest(graph: ComparisonGraph) -> Forest:
-    neighbours: list[list[tuple[int, int]]] = [[] for _ in range(graph.vertices)]
+    neighbors: list[list[tuple[int, int]]] = [[] for _ in range(graph.vertices)]
     for edge, (w, x) in enumerate(zip(graph.winners.tolist(), graph.losers.tolist(), strict=True)):
         if w != x:
-            neighbours[w].append((x, edge))
-            neighbours[x].append((w, edge))
+            neighbors[w].append((x, edge))
+            neighbors[x].append((w, edge))
     forest = Forest([-1] * graph.vertices, [-1] * graph.vertices, [-1] * graph.vertices, [])
     for root in range(graph.vertices):
         if forest.depth[root] >= 0:
@@ -225,7 +225,7 @@ def _spanning_forest(graph: ComparisonGraph) -> Forest:
         while queue:
             vertex = queue.popleft()
             forest.order.append(vertex)
-            for other, edge in neighbours[vertex]:
+            for other, edge in neighbors[vertex]:
                 if forest.depth[other] < 0:
                     forest.parent[other], forest.parent_edge[other] = vertex, edge
                     forest.depth[other] = forest.depth[vertex] + 1
@@ -240,7 +240,7 @@ def _tree_path(graph: ComparisonGraph, start: int, stop: int) -> list[tuple[int,
         climb_start = forest.depth[start] >= forest.depth[stop]
         vertex = start if climb_start else stop
         edge = forest.parent_edge[vertex]
-        forward = 1 if graph.winners[edge] == vertex else -1  # walked from child to parent
+        forward = 1 if graph.winners[edge] == vertex else -1  # from child to parent
         if climb_start:
             up.append((edge, forward))
             start = forest.parent[vertex]

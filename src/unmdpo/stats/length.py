@@ -1,8 +1,8 @@
 """Response length alone can spread fitted scales (Proposition 4.2, "length variability").
 
-Two prompts with equal margins c, equal mean length and residuals exactly at the margin once lengths are normalised.
+Two prompts have equal margins c, equal mean length, and residuals exactly at the margin once lengths are normalized.
 Sequence-level fitting sees residuals c·δ_j·V instead and gives the prompt with the more variable lengths the larger
-scale; length-normalised fitting sees zeros and gives q₁ = q₂ = 1.
+scale; length-normalized fitting sees zeros and gives q₁ = q₂ = 1.
 """
 
 import math
@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 class ScalePair(NamedTuple):
     first: float  # q₁, the prompt with the more variable lengths
     second: float
-    unique: bool  # False: the objective is flat and any feasible pair is as good
+    unique: bool  # False: the objective is flat, so any feasible pair is as good
 
     @property
     def ratio(self) -> float:
@@ -29,7 +29,7 @@ class ScalePair(NamedTuple):
 
 @dataclass(frozen=True)
 class LengthProblem:
-    """Minimise the WR scale-fitting loss over q₁q₂ = 1, q_j ∈ [1/bound, bound]."""
+    """Minimizes the WR scale-fitting loss over q₁q₂ = 1, q_j ∈ [1/bound, bound]."""
 
     margin: float  # c = τ·m(k)
     spreads: tuple[float, float]  # δ₁ > δ₂
@@ -44,11 +44,11 @@ class LengthProblem:
             raise ValueError(f"spreads must satisfy 0 < δ₂ < δ₁ < 1, not δ₁ = {first}, δ₂ = {second}")
         v, p = np.asarray(self.values), np.asarray(self.probabilities)
         if v.shape != p.shape or (p < 0).any() or not math.isclose(p.sum(), 1):
-            raise ValueError("probabilities must be as many as values, nonnegative, and sum to one")
+            raise ValueError("there must be one probability per value, all nonnegative, and they must sum to one")
         if abs(p @ v) > 1e-12 or (np.abs(v) > 1).any() or not (p[v != 0] > 0).any():
-            raise ValueError("V must have mean zero, |V| ≤ 1, and not be zero always")
+            raise ValueError("V must have mean zero, |V| ≤ 1, and not always be zero")
         if self.margin <= 0 or self.penalty < 0 or self.bound <= 1:
-            raise ValueError("margin must be positive, penalty nonnegative, bound above one")
+            raise ValueError("the margin must be positive, the penalty nonnegative, and the bound above one")
 
     def token_counts(self, mean_length: float) -> Floats:
         """(2, |V|) response lengths n₀(1 + δ_j·V) at both prompts."""
@@ -67,7 +67,7 @@ class LengthProblem:
         return float((first - second) / 2 + 2 * self.penalty * log_scale)
 
     def solve(self, *, normalized: bool = False) -> ScalePair:
-        """The constrained minimiser; the sequence-level objective is strictly convex in s."""
+        """The constrained minimizer; the sequence-level objective is strictly convex in s."""
         if normalized:
             return ScalePair(1.0, 1.0, unique=self.penalty > 0)
         edge = math.log(self.bound)

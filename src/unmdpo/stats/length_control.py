@@ -1,8 +1,8 @@
 """AlpacaEval's length-controlled win rate, `length_controlled_v1`.
 
-A logistic regression without intercept explains each preference by how much longer one answer is, how hard the
+A logistic regression without an intercept explains each preference by how much longer one answer is, how hard the
 instruction is, and the model itself; the win rate is what it predicts for equal lengths. Annotations of a baseline
-that was told to be short or long hold the length effect near what is known.
+that was prompted to be short or long keep the length effect near its known value.
 """
 
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from sklearn.model_selection import GroupKFold
 
 Floats = NDArray[np.float64]
 SPLITS, SEED = 5, 123
-GAMED_WEIGHT = 0.2 / 2  # the regularisation, shared by two gamed baselines
+GAMED_WEIGHT = 0.2 / 2  # the regularization weight, shared by two gamed baselines
 STRENGTHS = np.logspace(-4, 4, 10)  # C, the inverse of the L1 penalty
 
 
 @dataclass(frozen=True)
 class GamedBaseline:
-    """Annotations of the baseline against itself, told to be concise or verbose; (m,) each."""
+    """Annotations of the baseline against itself, prompted to be concise or verbose; (m,) each."""
 
     preference: Floats  # probability that the second answer is preferred
     length_difference: Floats  # standardized, first minus second
@@ -39,11 +39,11 @@ class LengthControlled:
 def length_controlled(
     preference: Floats, baseline_length: Floats, model_length: Floats, difficulty: Floats, gamed: GamedBaseline
 ) -> LengthControlled:
-    """`preference` (n,) in [0, 1] is for the model; lengths are characters; NaN preferences are left out."""
+    """`preference` (n,) in [0, 1] is for the model; lengths are in characters; NaN preferences are left out."""
     difference = baseline_length - model_length
     spread = difference.std(ddof=1)
     if not np.isfinite(spread) or spread == 0:
-        raise ValueError("lengths do not differ, so they cannot be controlled for")
+        raise ValueError("lengths do not differ, so there is nothing to control for")
     ours = _features(difference / spread, difficulty, of_model=1.0)
     theirs = _features(gamed.length_difference, gamed.difficulty, of_model=0.0)
     features = np.concatenate([theirs, ours])
@@ -65,7 +65,7 @@ def length_controlled(
 
 
 def _features(length_difference: Floats, difficulty: Floats, of_model: float) -> Floats:
-    """(n, 3) bounded length difference, difficulty, and whether this is the model's own answer."""
+    """(n, 3) bounded length difference, difficulty, and whether the answer is the model's."""
     columns = [np.tanh(length_difference), difficulty, np.full(len(difficulty), of_model)]
     return np.stack(columns, axis=1)
 
@@ -73,7 +73,7 @@ def _features(length_difference: Floats, difficulty: Floats, of_model: float) ->
 def _fit(
     features: Floats, target: Floats, weight: Floats, strength: float, rng: np.random.RandomState
 ) -> LogisticRegression:
-    """Probabilities as targets: each row once as a win and once as a loss, weighted by either's share."""
+    """Probabilities as targets: each row is used once as a win and once as a loss, weighted by their shares."""
     model = LogisticRegression(C=strength, l1_ratio=1.0, solver="liblinear", fit_intercept=False, random_state=rng)
     labels = np.repeat([1, 0], len(target))
     weights = np.concatenate([weight * target, weight * (1 - target)])
@@ -84,11 +84,11 @@ def _best_strength(features: Floats, target: Floats, weight: Floats) -> float:
     """The C with the smallest weighted log-loss over five folds of rows."""
     rows = np.arange(len(target))
     losses = np.zeros(len(STRENGTHS))
-    # both copies of a row share a fold, as where rows are doubled before they are split
+    # both copies of a row are in one fold, as if rows were doubled before splitting
     folds = GroupKFold(SPLITS).split(np.concatenate([rows, rows]), groups=np.concatenate([rows, rows]))
     for inside, outside in folds:
         seen, held_out = (np.unique(part % len(rows)) for part in (inside, outside))
-        rng = np.random.RandomState(SEED)  # one for a fold's whole path, as scikit-learn's own search has it
+        rng = np.random.RandomState(SEED)  # one per fold's whole path, as in scikit-learn's search
         for place, strength in enumerate(STRENGTHS):
             model = _fit(features[seen], target[seen], weight[seen], float(strength), rng)
             predicted = model.predict_proba(features[held_out])[:, 1].clip(1e-15, 1 - 1e-15)

@@ -1,7 +1,7 @@
-"""The exact ordinal model of signed judgements (appendix "Relation to an Exact Ordinal Model").
+"""The exact ordinal model of signed judgments (appendix "Relation to an Exact Ordinal Model").
 
 A latent V = Δ + q·ξ falls between shared ordered cutpoints; category j is c_j < V ≤ c_{j+1}. Unlike the
-margin-exceedance losses, this is a normalised likelihood of whole votes. The fit pools all prompts: cutpoints are
+margin-exceedance losses, this is a normalized likelihood of whole votes. The fit pools all prompts: cutpoints are
 shared, each pair has a gap, each prompt a scale.
 """
 
@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 Bound = tuple[float | None, float | None]
-# Logs of steps between cutpoints and of scales stay where double precision is comfortable.
+# Keeps the logs of steps between cutpoints, and of scales, well within double precision.
 STEP_BOUND: Bound = (-12.0, 6.0)
 SCALE_BOUND: Bound = (-6.0, 6.0)
 GRADIENT = 1e-5
@@ -27,7 +27,7 @@ GRADIENT = 1e-5
 def category_probabilities(
     gap: ArrayLike, scale: ArrayLike, cutpoints: ArrayLike, cdf: Callable[[Floats], Floats] = expit
 ) -> Floats:
-    """(…, J) probabilities of the J categories that J−1 cutpoints divide (Eq. ordinal-pmf-appendix)."""
+    """(…, J) probabilities of the J categories separated by J−1 cutpoints (Eq. ordinal-pmf-appendix)."""
     cuts = _checked(cutpoints, scale)
     location = np.asarray(gap, dtype=np.float64)[..., None]
     inner = cdf((cuts - location) / np.asarray(scale, dtype=np.float64)[..., None])  # (…, J−1)
@@ -72,12 +72,12 @@ class OrdinalFit(NamedTuple):
 
 @dataclass(frozen=True)
 class OrdinalModel:
-    """Penalised maximum likelihood: Σ log p − gap_penalty·ΣΔ² − scale_penalty·Σ(log q)².
+    """Penalized maximum likelihood: Σ log p − gap_penalty·ΣΔ² − scale_penalty·Σ(log q)².
 
-    The likelihood alone is unchanged when Δ and the cutpoints shift together, or when Δ, q and the cutpoints are
-    multiplied together. The gap penalty settles the first, scales with geometric mean one the second; the penalties
-    also keep unanimous pairs and one-pair prompts finite. Categories are the levels that occur: where votes had to
-    take sides, there is no tie category between them.
+    The likelihood does not change if Δ and the cutpoints shift together, or if Δ, q and the cutpoints are multiplied
+    by the same factor. The gap penalty settles the first, fixing the scales' geometric mean at one settles the second;
+    the penalties also keep unanimous pairs and one-pair prompts finite. Categories are the levels that occur: if
+    votes had to take sides, there is no tie category between them.
     """
 
     gap_penalty: float = 0.05
@@ -85,7 +85,7 @@ class OrdinalModel:
     max_iterations: int = 5000
 
     def fit(self, votes: ArrayLike, pair: ArrayLike, prompt: ArrayLike) -> OrdinalFit:
-        """`votes` (n,) signed strengths; `pair` (n,) pair of each vote; `prompt` (pairs,) its prompt."""
+        """`votes` (n,) signed strengths; `pair` (n,) pair of each vote; `prompt` (pairs,) prompt of each pair."""
         levels, category = np.unique(np.asarray(votes), return_inverse=True)
         if len(levels) < 2:
             raise ValueError("an ordinal fit needs votes in at least two categories")
@@ -112,7 +112,7 @@ class OrdinalModel:
         )
 
     def _settled(self, x: Floats, data: "_Votes", bounds: list[Bound]) -> bool:
-        """Is the gradient flat wherever the bounds leave room to move?"""
+        """Whether the gradient is flat wherever the bounds leave room to move."""
         low = np.array([-np.inf if a is None else a for a, _ in bounds])
         high = np.array([np.inf if b is None else b for _, b in bounds])
         gradient = self._loss(x, data)[1]
@@ -120,7 +120,7 @@ class OrdinalModel:
         return bool(np.abs(moved).max() < 100 * GRADIENT)
 
     def _loss(self, x: Floats, data: "_Votes") -> tuple[float, Floats]:
-        """Negative penalised log-likelihood and its gradient in the free parameters."""
+        """Negative penalized log-likelihood and its gradient in the free parameters."""
         cutpoints, gaps, log_scales = data.unpack(x)
         edges = np.concatenate([[-np.inf], cutpoints, [np.inf]])
         q = np.exp(log_scales)[data.vote_prompt]
@@ -146,7 +146,7 @@ class OrdinalModel:
 
 @dataclass(frozen=True)
 class _Votes:
-    """Votes and the map between free parameters and (cutpoints, gaps, centred log scales).
+    """Votes and the map between free parameters and (cutpoints, gaps, centered log scales).
 
     Free parameters: the first cutpoint, logs of the steps between cutpoints, gaps, log scales.
     """

@@ -1,4 +1,4 @@
-"""Our decoding gives what Transformers' own greedy generation gives."""
+"""Our decoding gives the same output as Transformers' greedy generation."""
 
 import pytest
 import torch
@@ -95,7 +95,7 @@ def test_it_stops_when_all_have_ended(stretch, most, monkeypatch):
     model.register_forward_hook(lambda *_: calls.append(1))
     found = decode(model, tokens, mask, 40, everything, PAD)
     assert (found[:, 1:] == PAD).all()
-    assert len(calls) <= most  # the prompts, and up to a stretch or a look
+    assert len(calls) <= most  # the prompts, then at most one stretch or LOOK steps
 
 
 def test_one_token_costs_the_reading_of_the_prompts():

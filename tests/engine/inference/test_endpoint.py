@@ -1,7 +1,7 @@
-"""The judge behind an endpoint: fair places, probabilities from labels, errors that name the endpoint.
+"""The judge behind an endpoint: both orders of a pair, probabilities from labels, errors that name the endpoint.
 
-Where `UNMDPO_TEST_ENDPOINT` and `UNMDPO_TEST_ENDPOINT_MODEL` name a server of a language model (vLLM and
-llama.cpp's have been used), a whole run is judged by it.
+If `UNMDPO_TEST_ENDPOINT` and `UNMDPO_TEST_ENDPOINT_MODEL` name a language model server (vLLM's and llama.cpp's have
+been used), it judges a whole run.
 """
 
 import json
@@ -31,7 +31,7 @@ HERE = EndpointSettings(endpoint="http://127.0.0.1:9/v1", model="judge")
 
 
 def said(token, **likely):
-    """A completion as the client's own types describe it."""
+    """A completion in the client's types."""
     tops = [{"token": t, "logprob": math.log(p), "bytes": None} for t, p in likely.items()]
     content = [{"token": token, "logprob": -0.1, "bytes": None, "top_logprobs": tops}]
     choice = {
@@ -127,7 +127,7 @@ def test_a_run_is_judged_by_a_real_server(tmp_path, monkeypatch):
 
 
 class Canned(BaseHTTPRequestHandler):
-    """A server that prefers A with probability 0.8, until its patience ends."""
+    """A server that prefers A with probability 0.8, until its patience runs out."""
 
     patience: ClassVar[int] = 10**9
     asked: ClassVar[list[str]] = []
@@ -146,7 +146,7 @@ class Canned(BaseHTTPRequestHandler):
         self.wfile.write(answer)
 
     def log_message(self, *_):
-        """Says nothing."""
+        """Logs nothing."""
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def server():
 
 
 def test_a_run_asks_only_what_is_left(tmp_path, server):
-    """Stopped by its server after one answer, it goes on with the others; equal answers are never asked."""
+    """The server stops after one answer; the next run asks only the other questions. Equal answers are never asked."""
     folder = world(tmp_path)
     judge = {"endpoint": server, "model": "canned"}
     described = recipe(folder).model_dump()["evaluation"] | {"judge": judge, "panels": {"one": {"size": 5, "seed": 1}}}

@@ -1,4 +1,4 @@
-"""Embeddings, greedy generation and judges against the slow and obvious way."""
+"""Embeddings, greedy generation and judges, checked against slow, obvious code."""
 
 import copy
 
@@ -80,12 +80,12 @@ def greedy(model, encoder, prompt, limit):
         with torch.no_grad():
             token = int(model(torch.tensor([row + written])).logits[0, -1].argmax())
         written.append(token)
-        if token in (1, 2):  # <end> of the tokenizer, and the model's own end token
+        if token in (1, 2):  # the tokenizer's <end>, and the model's end token
             break
     return written
 
 
-@pytest.mark.parametrize("kind", ["llama, tied", "gemma3, sliding"])  # our decoding, and Transformers'
+@pytest.mark.parametrize("kind", ["llama, tied", "gemma3, sliding"])  # our decoding and Transformers'
 def test_generation_equals_a_slow_greedy_loop(kind, encoder):
     model, asked = tiny(kind, "sdpa", torch.float32), prompts(9)
     made = Generator(model, encoder, GenerationSettings(max_new_tokens=12, token_budget=60))
@@ -101,7 +101,7 @@ def test_generation_equals_a_slow_greedy_loop(kind, encoder):
         text = encoder.tokenizer.decode(slow[:-1] if ended else slow, skip_special_tokens=True)
         assert found[place].text == text
     penalized = copy.deepcopy(model)
-    penalized.generation_config.repetition_penalty = 1.5  # of the model's own folder; greedy is greedy
+    penalized.generation_config.repetition_penalty = 1.5  # from the model's folder; ignored by greedy decoding
     assert list(Generator(penalized, encoder, made.settings).generate(asked)) == batches
     done = {one.prompt for batch in batches[:2] for one in batch}
     rest = list(Generator(model, encoder, made.settings).generate(asked, done))

@@ -52,7 +52,7 @@ def test_template_arguments():
 
 @pytest.mark.parametrize(("limit", "valid"), [(12, True), (11, False)])
 def test_the_limit_counts_whole_sequences(limit, valid):
-    # nine prompt tokens, and the longer response has three
+    # the prompt has nine tokens, the longer response three
     (pair,) = Encoder(tokenizer(), max_length=limit).encode([comparison()])
     assert pair.valid is valid
     assert len(pair.rejected) == 3  # nothing is truncated

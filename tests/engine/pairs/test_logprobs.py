@@ -1,4 +1,4 @@
-"""Packed equals unpacked equals one by one, for every kind of decoder; gradients too."""
+"""Packed, unpacked and one-by-one scoring agree for every kind of decoder, gradients included."""
 
 import copy
 
@@ -11,7 +11,7 @@ from unmdpo.engine.pairs.packing import PackedBatch, first_fit, padded_length
 from unmdpo.engine.pairs.scorer import block_mask, response_log_probs
 from unmdpo.errors import UserError
 
-SOFT_CAPPED = "gemma2, soft-capped, sliding"  # which Transformers runs through eager or flex attention only
+SOFT_CAPPED = "gemma2, soft-capped, sliding"  # Transformers supports it only with eager or flex attention
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_gradients_equal_one_by_one(name):
     (weights * one_by_one(slow, PAIRS)).sum().backward()
     (weights * response_log_probs(fast, PackedBatch.of(PAIRS, 80))).sum().backward()
     for (key, a), (_, b) in zip(slow.named_parameters(), fast.named_parameters(), strict=True):
-        # norms and softmax are float32 inside these models, whatever their weights are
+        # norms and softmax are float32 inside these models, whatever the dtype of their weights
         assert (a.grad - b.grad).norm() <= 1e-5 * max(1.0, a.grad.norm()), key
 
 
@@ -85,7 +85,7 @@ def test_layout_by_hand():
         [0, 0, 0, 0, 0, 2, 0, 0],
     ]
     assert batch.tokens[0, 6:].tolist() == [9, 9]
-    assert batch.predictor.tolist() == [1, 2, 3, 1]  # the prompt's last token predicts both first ones
+    assert batch.predictor.tolist() == [1, 2, 3, 1]  # the prompt's last token predicts both responses' first tokens
     assert batch.response.tolist() == [0, 0, 0, 1]
     mask = batch.dense_mask()[0, 0].int().tolist()
     assert mask[4] == [1, 1, 1, 1, 1, 0, 0, 0]
@@ -95,7 +95,7 @@ def test_layout_by_hand():
 
 @pytest.mark.parametrize("window", [None, 100])
 def test_block_masks_are_pytorchs_own(window):
-    """Against `create_block_mask`, which asks the same question of every pair of tokens."""
+    """Checked against `create_block_mask`, which evaluates the mask for every pair of tokens."""
     from torch.nn.attention.flex_attention import create_block_mask
 
     batch = PackedBatch.of([pair(200, 300, 150), pair(1, 260, 2), pair(40, 1, 30)], 1280)
@@ -133,7 +133,7 @@ def test_padded_lengths_take_few_values():
     assert [padded_length(n, 1024, fixed=True) for n in lengths] == [256, 256, 512, 1024, 1024]
     assert padded_length(1, 1000, fixed=True) == 256  # whole blocks
     assert padded_length(17, 1024, fixed=False) == 17
-    assert padded_length(1100, 1024, fixed=True) == 1280  # a pair longer than the budget has a bin of its own
+    assert padded_length(1100, 1024, fixed=True) == 1280  # a pair longer than the budget gets a bin to itself
 
 
 def test_first_fit():

@@ -19,7 +19,7 @@ EVERY_UPDATE = LoopSettings(checkpoint_updates=1, checkpoint_minutes=None)
 
 
 class Killed(Exception):
-    """What stands for SIGKILL: nothing after it runs."""
+    """Stands in for SIGKILL: nothing runs after it."""
 
 
 class KillAfter:
@@ -84,7 +84,7 @@ def test_every_metric_has_its_name(tmp_path):
         "rewards/accuracies", "rewards/margins", "logps/chosen", "logps/rejected", "pairs/valid",
         "margins/target", "scale/mean", "fill",
     } <= line.keys()  # fmt: skip
-    assert line["epoch"] == 1.5  # three updates of 8 in 20 slots: the first epoch has two
+    assert line["epoch"] == 1.5  # three updates of 8 in 20 slots: two of them in the first epoch
     timed = {"pairs_per_s", "tokens_per_s", "mfu", "update_s"}
     assert pace.keys() == {"update", *(f"throughput/{name}" for name in timed)}
     assert all(value > 0 for name, value in pace.items() if name != "update")
@@ -162,7 +162,7 @@ def test_wandb_offline_gets_every_update(tmp_path, monkeypatch):
         monkeypatch.setenv(name, value)
     train(trainer(), tmp_path, sinks=[WeightsAndBiases("test", tmp_path / "w")])
     (record,) = (tmp_path / "w").rglob("*.wandb")
-    deadline = time.monotonic() + 60  # W&B's own process writes it
+    deadline = time.monotonic() + 60  # written by W&B's background process
     while b"rewards/accuracies" not in record.read_bytes():
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""Updates that do not depend on packing, resumes that are exact, stops that name the pairs."""
+"""Updates do not depend on packing, resuming is exact, and errors name the pairs."""
 
 import copy
 from dataclasses import replace
@@ -65,7 +65,7 @@ def test_packing_does_not_matter(objective):
 
 
 def test_one_update_by_hand():
-    """The first update of UNM-DPO-WR with a plain loop over pairs and torch's own optimizer."""
+    """The first update of UNM-DPO-WR, redone with a plain loop over pairs and torch's optimizer."""
     model, data = world()
     one = trainer(updates=1)
     (line,) = one.run()
@@ -84,11 +84,11 @@ def test_one_update_by_hand():
     optimizer = torch.optim.AdamW(slow.parameters(), lr=1e-3, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.1)
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(slow.parameters(), 1.0)
-    optimizer.step()  # the first update's rate is a tenth of 1e-2
+    optimizer.step()  # the first update's learning rate is a tenth of 1e-2
     assert line["loss"] == pytest.approx(loss.item(), rel=1e-5)
     assert line["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
     assert line["pairs/valid"] == len(slots)
-    # Adam's first step has the size of the rate in every coordinate: compare where gradients are not tiny
+    # Adam's first step is as large as the learning rate in every coordinate: compare where gradients are not tiny
     expected = {name: p.detach() for name, p in slow.named_parameters()}
     assert same(weights(one), expected, atol=2e-4)
 
@@ -140,7 +140,7 @@ def test_nonfinite_losses_stop_and_name_the_pairs():
 # --- Master weights -------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # of processors without bfloat16
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # on processors without bfloat16
 def test_bfloat16_models_have_float32_masters(tmp_path):
     model, data = world()
     half = copy.deepcopy(model).to(torch.bfloat16)
@@ -151,12 +151,12 @@ def test_bfloat16_models_have_float32_masters(tmp_path):
     for name, parameter in whole.model.named_parameters():
         master = whole.masters.named[name]
         assert master.dtype == torch.float32
-        assert parameter.grad is None  # all of it went to the master
+        assert parameter.grad is None  # all of it went to the master weights
         assert torch.equal(parameter, master.to(torch.bfloat16))
     start = dict(half.named_parameters())
     moved = [(m - start[n].float()).abs().max().item() for n, m in whole.masters.named.items()]
     assert min(moved) > 0
-    assert max(moved) < 1e-3  # steps far below bfloat16's own resolution are kept
+    assert max(moved) < 1e-3  # steps far below bfloat16's resolution are kept
     first = Trainer(PairScorer(copy.deepcopy(half)), data, ObjectiveChoice(name="dpo"), settings)
     again = [first.step(), first.step()]
     save_checkpoint(first, tmp_path)
@@ -233,7 +233,7 @@ def test_only_whole_checkpoints_count_and_old_ones_go(tmp_path):
 
 
 def test_logged_rewards_are_the_losses_own():
-    """At the first update of DPO the mean loss follows from the logged log-probabilities."""
+    """At DPO's first update, the mean loss follows from the logged log-probabilities."""
     model, data = world()
     (line,) = trainer("dpo", updates=1).run()
     slots = [i for i in batch_of(0, 20, 8, 42) if data.pairs.valid[i]]

@@ -1,4 +1,4 @@
-"""Interrupted runs, stages side by side, and stages that ranks share."""
+"""Interrupted runs, parallel stages, and stages shared by several ranks."""
 
 import io
 
@@ -13,7 +13,7 @@ from unmdpo.pipeline.run import open_run
 from unmdpo.pipeline.store import Store
 from unmdpo.pipeline.view import Lines
 
-pytestmark = pytest.mark.xdist_group("pipeline")  # one small world for all of them
+pytestmark = pytest.mark.xdist_group("pipeline")  # they share one small world
 
 
 class Stop(Exception):
@@ -92,7 +92,7 @@ def test_a_killed_process_is_told(folder, tmp_path):
 
 @pytest.mark.timeout(1800)
 def test_two_ranks_share_a_model(done, folder, tmp_path):
-    """`compute.ranks: 2`: reference, pilots and policies are sharded over two processes each."""
+    """`compute.ranks: 2`: reference, pilots and policies are each sharded over two processes."""
     policies = {"dpo": {"objective": "dpo"}, "joint": {"objective": "unm-ao", "scale": "joint"}}
     scales = {"joint": {"estimator": "joint"}}
     both = [

@@ -6,7 +6,7 @@ import pytest
 
 from tests.worlds.faults import UNTIL, Command, contents, loses_a_rank
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(1800)]  # however busy the machine is
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(1800)]  # enough even on a busy machine
 
 
 def test_a_killed_rank_is_told_and_the_run_goes_on(tmp_path):

@@ -17,13 +17,13 @@ from unmdpo.pipeline.verify import verify
 
 pytestmark = [
     pytest.mark.alone,
-    pytest.mark.timeout(1800),  # however busy the machine is
+    pytest.mark.timeout(1800),  # enough even on a busy machine
     pytest.mark.filterwarnings("ignore"),
 ]
 
 
 def dies_once(prompts, responses):
-    """A judge whose process is killed the first time."""
+    """A judge whose process is killed on its first call."""
     marker = Path(os.environ["UNMDPO_TEST_MARKER"])
     if not marker.exists():
         marker.touch()

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the update at hand ends, its checkpoint is written, the next run goes on from it."""
+"""Ctrl-C and SIGTERM: the current update finishes, its checkpoint is written, and the next run continues from it."""
 
 import re
 import signal
@@ -20,7 +20,7 @@ TRAINING = {"updates": 150, "batch": 8, "learning_rate": 1e-3, "warmup": 1}
 
 @pytest.fixture
 def interruptible():
-    """A shell's background jobs ignore SIGINT, and the tests may be one."""
+    """A shell's background jobs ignore SIGINT, and the tests may run as one."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -34,7 +34,7 @@ def test_signals_are_noted_and_handlers_come_back():
         signal.raise_signal(signal.SIGINT)
         assert stop.asked == signal.SIGTERM
         with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)  # again: at once
+            signal.raise_signal(signal.SIGINT)  # a second time: stops at once
     assert signal.getsignal(signal.SIGTERM) is before
 
 

@@ -1,7 +1,7 @@
-"""A stage whose code changed needs a new version number, or old results would pass for new ones.
+"""A stage whose code changed may need a new version number; otherwise old results could be taken for new ones.
 
 When this fails: if the same settings would now give another result, raise the kind's version in
-`unmdpo/pipeline/stages/__init__.py`. Either way then write the file anew:
+`unmdpo/pipeline/stages/__init__.py`. In either case, then rewrite the record:
 
     python -m tests.pipeline.stages.test_versions
 """
@@ -18,7 +18,7 @@ RECORD = Path(__file__).with_name("versions.json")
 
 
 def code_digest(work):
-    """Of the stage's whole module, comments, docstrings and layout aside."""
+    """Digest of the stage's whole module, ignoring comments, docstrings and layout."""
     tree = ast.parse(Path(inspect.getfile(work)).read_text("utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:

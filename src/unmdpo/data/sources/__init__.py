@@ -1,4 +1,4 @@
-"""Every shape of preference data we read. A name in a recipe resolves here and nowhere else."""
+"""All the shapes of preference data we can read. Source names in recipes are resolved here and nowhere else."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ from unmdpo.data.sources.preference import Preference
 from unmdpo.data.sources.scored import Scored
 from unmdpo.errors import did_you_mean
 
-# In the order in which `detect` tries them: the most particular columns first.
+# In the order `detect` tries them: the most specific columns first.
 SOURCES: dict[str, type[Source]] = {
     "helpsteer3": HelpSteer3,
     "helpsteer2": HelpSteer2,
@@ -30,8 +30,8 @@ def detect(row: Row) -> str:
     missing = sorted(columns - row.values.keys())
     hints = "; ".join(f"'{column}' ({did_you_mean(column, row.values)})" for column in missing)
     raise row.error(
-        f"these columns fit no known source. The nearest, '{name}', lacks {hints}. "
-        f"Name the source if you know it: {', '.join(SOURCES)}"
+        f"these columns match no known source. The closest is '{name}', but it needs {hints}. "
+        f"If you know the source, name it: {', '.join(SOURCES)}"
     )
 
 

@@ -1,4 +1,4 @@
-"""What a source is: the columns it recognises, and how its rows become comparisons."""
+"""What a source is: the columns it recognizes, and how its rows become comparisons."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -14,37 +14,37 @@ from unmdpo.errors import UserError
 
 @dataclass(frozen=True)
 class SourceSettings:
-    """The rules a source may need; those with labelled strengths ignore them."""
+    """The rules a source may need; sources with labeled strengths do not use them."""
 
     strength: StrengthRule = field(default_factory=StrengthRule)
     pairing: PairRule = field(default_factory=PairRule)
 
 
 class HubData(NamedTuple):
-    """A source's official data on the Hub: in which part of which repository, and how much of it."""
+    """A source's official data on the Hub: which part of which repository, and how much there is."""
 
     path: str = ""
     data_dir: str | None = None
     config: str | None = None
     pairs: int = 0  # training comparisons
     prompts: int = 0  # distinct ones among them
-    validation_rows: int = 0  # an upper bound of the validation split's prompts
+    validation_rows: int = 0  # an upper bound on the validation split's prompts
 
 
 class Source(ABC):
     """Turns rows of one shape into comparisons."""
 
-    shapes: ClassVar[tuple[frozenset[str], ...]]  # a row with all columns of one set fits
-    labels: ClassVar[str] = "strengths of its own"
+    shapes: ClassVar[tuple[frozenset[str], ...]]  # a row with all columns of one of these sets fits
+    labels: ClassVar[str] = "strength labels"
     hub: ClassVar[HubData | None] = None
-    split_column: ClassVar[str | None] = None  # where one file holds several splits
-    uses: ClassVar[frozenset[str]] = frozenset()  # the settings this source looks at
+    split_column: ClassVar[str | None] = None  # set if one file holds several splits
+    uses: ClassVar[frozenset[str]] = frozenset()  # the settings this source reads
 
     def __init__(self, settings: SourceSettings | None = None) -> None:
         self.settings = settings or SourceSettings()
         for name, default in vars(SourceSettings()).items():
             if name not in self.uses and getattr(self.settings, name) != default:
-                raise UserError(f"this data has {self.labels}: {name} settings do not apply to it")
+                raise UserError(f"this data comes with {self.labels}, so {name} settings do not apply to it")
 
     @abstractmethod
     def comparisons(self, rows: Iterable[Row], bad: BadRows) -> Iterator[Comparison]:
@@ -62,13 +62,13 @@ class Unlabelled(NamedTuple):
 
 
 class AnnotatedSource(Source):
-    """A source with one pair a row and votes of several annotators on it.
+    """A source with one pair per row and several annotators' votes on it.
 
-    Texts and labels are read apart, so that an audit can lock away the labels of its test prompts before anything
+    Texts and labels are read separately, so an audit can lock away the labels of its test prompts before anything
     parses them.
     """
 
-    label_columns: ClassVar[tuple[str, ...]]  # all that `label` and `votes` look at
+    label_columns: ClassVar[tuple[str, ...]]  # everything that `label` and `votes` read
 
     @abstractmethod
     def unlabelled(self, row: Row) -> Unlabelled: ...
@@ -79,7 +79,7 @@ class AnnotatedSource(Source):
 
     @abstractmethod
     def votes(self, row: Row) -> tuple[int, ...]:
-        """Signed strengths of single annotators; positive prefers the second response."""
+        """Each annotator's signed strength; positive prefers the second response."""
 
     def comparison(self, row: Row) -> Comparison:
         texts, label, votes = self.unlabelled(row), self.label(row), self.votes(row)

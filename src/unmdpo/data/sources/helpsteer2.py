@@ -1,4 +1,4 @@
-"""HelpSteer2-Preference: one file for both splits, turns marked inside one prompt string."""
+"""HelpSteer2-Preference: one file for both splits, with turns marked inside a single prompt string."""
 
 import re
 from typing import ClassVar
@@ -8,7 +8,7 @@ from unmdpo.data.rows import Row
 from unmdpo.data.sources.base import AnnotatedSource, HubData, Unlabelled
 from unmdpo.data.sources.helpsteer3 import MAX_STRENGTH, annotator_scores
 
-# All votes before those that formed the label: the latter were selected for their agreement.
+# All votes come before the three that formed the label, because those were selected for their agreement.
 VOTES = ("all_preferences_unprocessed", "three_most_similar_preferences")
 TURN = re.compile(r"<extra_id_1>(User|Assistant)\n")
 
@@ -39,6 +39,6 @@ def marked_turns(row: Row, text: str) -> Prompt:
     turns = [Message("user", first)]
     for speaker, content in zip(marked[::2], marked[1::2], strict=True):
         if speaker.lower() == turns[-1].role:
-            raise row.error(f"'prompt' has two turns of '{speaker.lower()}' in a row (turn {len(turns) + 1})")
+            raise row.error(f"'prompt' has two turns by '{speaker.lower()}' in a row (turn {len(turns) + 1})")
         turns.append(Message(speaker.lower(), content))
     return tuple(turns)

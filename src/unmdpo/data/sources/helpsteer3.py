@@ -1,4 +1,4 @@
-"""HelpSteer3-Preference: conversations, two responses, up to three signed judgements each."""
+"""HelpSteer3-Preference: conversations, two responses, up to three signed judgments each."""
 
 from typing import ClassVar
 
@@ -36,9 +36,9 @@ class HelpSteer3(AnnotatedSource):
 def annotator_scores(row: Row, column: str, key: str) -> tuple[int, ...]:
     """The signed strengths in a list of per-annotator objects."""
     scores = []
-    for i, judgement in enumerate(row.items(column)):
+    for i, judgment in enumerate(row.items(column)):
         where = f"{column}[{i}].{key}"
-        if not isinstance(judgement, dict) or key not in judgement:
+        if not isinstance(judgment, dict) or key not in judgment:
             raise row.error(f"'{where}' is missing")
-        scores.append(row.as_integer(where, judgement[key], -MAX_STRENGTH, MAX_STRENGTH))
+        scores.append(row.as_integer(where, judgment[key], -MAX_STRENGTH, MAX_STRENGTH))
     return tuple(scores)

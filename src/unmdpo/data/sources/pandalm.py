@@ -1,4 +1,4 @@
-"""PandaLM's test set: three human votes a pair, each "first", "second" or "same"."""
+"""PandaLM's test set: three human votes per pair, each "first", "second" or "same"."""
 
 from typing import ClassVar
 
@@ -11,7 +11,7 @@ VOTE = (0, -1, 1)  # same, first, second
 
 
 class PandaLM(AnnotatedSource):
-    """The strength of a pair is its net number of votes, 1 to 3; a net of none is a tie."""
+    """A pair's strength is its net number of votes, 1 to 3; zero is a tie."""
 
     shapes: ClassVar = (frozenset({"instruction", "response1", "response2", *ANNOTATORS}),)
     label_columns: ClassVar = ANNOTATORS

@@ -1,4 +1,4 @@
-"""TRL-style preference data: explicit prompts, conversations, or a prompt both answers repeat."""
+"""TRL-style preference data: explicit prompts, conversations, or a prompt that both answers repeat."""
 
 import warnings
 from collections.abc import Iterable, Iterator
@@ -21,7 +21,7 @@ PROMPT_LIKE = ("instruction", "question", "query", "input")
 class Preference(Source):
     shapes: ClassVar = (frozenset({"chosen", "rejected"}),)
     uses: ClassVar = frozenset({"strength"})
-    labels: ClassVar = "its pairs given"
+    labels: ClassVar = "fixed pairs"
 
     def comparisons(self, rows: Iterable[Row], bad: BadRows) -> Iterator[Comparison]:
         rule = self.settings.strength
@@ -38,7 +38,7 @@ class Preference(Source):
 
 
 class _Grader:
-    """Reads rows whose strength columns are those of the first readable row: files do not change kind."""
+    """Reads rows; all must have the strength columns of the first readable row, since a file has one kind."""
 
     def __init__(self, rule: StrengthRule) -> None:
         self.rule = rule
@@ -56,14 +56,16 @@ class _Grader:
             self._settle(columns, row)
             return comparison, value
         if columns != self.columns:
-            raise row.error(f"tells strength by {_names(columns)}, but the rows before it by {_names(self.columns)}")
+            raise row.error(
+                f"gives its strength in {_names(columns)}, but the rows before it in {_names(self.columns)}"
+            )
         return comparison, grade(row, columns, self.rule) if columns else 1.0
 
     def _settle(self, columns: tuple[str, ...], row: Row) -> None:
         self.columns = columns
         if not columns:
             warnings.warn(
-                f"{row.origin.file}: no strengths, margins or scores; every strength is 1, "
+                f"{row.origin.file}: no strengths, margins or scores were found; every strength is 1, "
                 "so margins carry no information",
                 UnmdpoWarning,
                 stacklevel=2,
@@ -71,7 +73,7 @@ class _Grader:
 
 
 def _names(columns: tuple[str, ...]) -> str:
-    return " and ".join(f"'{column}'" for column in columns) or "nothing"
+    return " and ".join(f"'{column}'" for column in columns) or "no column"
 
 
 def _comparison(row: Row, levels: int) -> Comparison:
@@ -96,23 +98,23 @@ def _votes(row: Row, levels: int) -> tuple[int, ...]:
 
 
 def _explicit(row: Row) -> tuple[Prompt, str, str]:
-    """A prompt of its own; conversations beside it may hold one assistant turn, or repeat the prompt."""
+    """The prompt has its own column; conversations next to it may hold one assistant turn, or repeat the prompt."""
     prompt = row.prompt("prompt")
     if not any(isinstance(row.value(name), list) and len(row.value(name)) > 1 for name in ANSWERS):
         return prompt, _answer(row, "chosen"), _answer(row, "rejected")
     repeated, chosen, rejected = _implicit(row)
     if prompt not in (repeated, repeated[-1:]):
-        raise row.error("'chosen' and 'rejected' begin with other turns than 'prompt'")
+        raise row.error("'chosen' and 'rejected' begin with turns that differ from 'prompt'")
     return repeated, chosen, rejected
 
 
 def _answer(row: Row, column: str) -> str:
-    """A response that stands beside its prompt: text, or a single assistant message."""
+    """A response next to its prompt: text, or a single assistant message."""
     if isinstance(row.value(column), str):
         return row.text(column)
     messages = row.conversation(column)
     if len(messages) != 1 or messages[0].role != "assistant":
-        raise row.error(f"'{column}' should be one assistant message beside 'prompt'")
+        raise row.error(f"'{column}' should be a single assistant message when there is a 'prompt'")
     return messages[0].content
 
 
@@ -126,9 +128,9 @@ def _implicit(row: Row) -> tuple[Prompt, str, str]:
     chosen, rejected = row.conversation("chosen"), row.conversation("rejected")
     for column, messages in (("chosen", chosen), ("rejected", rejected)):
         if not messages or messages[-1].role != "assistant":
-            raise row.error(f"'{column}' should end in an assistant turn")
+            raise row.error(f"'{column}' should end with an assistant turn")
     if chosen[:-1] != rejected[:-1]:
-        raise row.error("'chosen' and 'rejected' do not share the turns before the last one")
+        raise row.error("'chosen' and 'rejected' should be the same up to the last turn")
     prompt = row.check_prompt("chosen", chosen[:-1])
     return prompt, chosen[-1].content, rejected[-1].content
 
@@ -137,11 +139,11 @@ def _implicit_text(row: Row) -> tuple[Prompt, str, str]:
     likely = get_close_matches("prompt", row.values, n=1, cutoff=0.7)
     likely += [column for column in PROMPT_LIKE if column in row.values]
     if likely:
-        raise row.error(f"there is no 'prompt', but a column '{likely[0]}'; rename it if it holds the prompt")
+        raise row.error(f"there is no column 'prompt', but there is '{likely[0]}'; rename it if it holds the prompt")
     chosen, rejected = row.text("chosen"), row.text("rejected")
     same = takewhile(lambda pair: pair[0] == pair[1], zip(chosen, rejected, strict=False))
     common = "".join(character for character, _ in same)
     prompt = common[: max(common.rfind(" "), common.rfind("\n")) + 1].rstrip()  # whole words only
     if not prompt:
-        raise row.error("'chosen' and 'rejected' share no prefix, and there is no 'prompt'")
+        raise row.error("'chosen' and 'rejected' share no prefix, and there is no column 'prompt'")
     return (Message("user", prompt),), chosen[len(prompt) :], rejected[len(prompt) :]

@@ -1,4 +1,4 @@
-"""Scored responses: several answers to a prompt, each with one score or more.
+"""Scored responses: several answers to a prompt, each with one or more scores.
 
 Two shapes: a row per response (`prompt`, `response`, `score` or `scores`), or a row per prompt (`prompt`, `responses`,
 `scores`). A response's score is the mean of its scores; `PairRule` says which responses are compared, `StrengthRule`

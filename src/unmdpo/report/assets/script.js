@@ -1,5 +1,5 @@
 "use strict";
-// The theme, and the browser of answers. Texts of models only ever become text nodes.
+// The theme switch and the answer browser. Model output only ever becomes text nodes.
 const by = (id) => document.getElementById(id);
 
 by("theme").addEventListener("click", changeTheme);
@@ -23,7 +23,7 @@ function once(element) {
 const answersOf = (panel, policy) => once(document.querySelector(`[data-answers="${CSS.escape(panel)} ${CSS.escape(policy)}"]`));
 
 const TIE = 1e-6;
-let shown = []; // what the filters leave: {place, outcome}
+let shown = []; // what passes the filters: {place, outcome}
 let current = 0;
 let panel, prompts, ours, theirs;
 
@@ -31,7 +31,7 @@ function fill(select, values, chosen) {
   select.replaceChildren(...values.map((value) => new Option(value || "all", value, false, value === chosen)));
 }
 
-let asked = 0; // of several choices made in haste, the last one counts
+let asked = 0; // if choices are made in quick succession, the last one counts
 async function choosePanel() {
   const request = ++asked;
   const element = document.querySelector(`[data-panel="${CSS.escape(by("panel").value)}"]`);
@@ -49,9 +49,9 @@ async function choosePanel() {
 
 async function choosePolicies(texts = prompts) {
   const request = ++asked;
-  const found = await Promise.all([by("candidate"), by("opponent")].map((select) => answersOf(panel, select.value)));
+  const answers = await Promise.all([by("candidate"), by("opponent")].map((select) => answersOf(panel, select.value)));
   if (request !== asked) return;
-  [prompts, ours, theirs] = [texts, ...found];
+  [prompts, ours, theirs] = [texts, ...answers];
   filter();
 }
 
