@@ -22,7 +22,7 @@ def test_the_board_follows_the_stages():
     text = drawn(board)
     assert "pilot[0]" in text
     assert "update 3/80 [x]" in text  # no markup is made of it
-    assert "1 of 5 stages done, 1 were there" in text
+    assert "1 of 5 stages done, 1 reused" in text
     board.finished("pilot[0]", 2.0)
     board.failed("pilot[1]", "out of memory")
     text = drawn(board)
