@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 
 
 def run(recipe: str | Path, *overrides: str, store: str | Path = "unmdpo-store", until: str | None = None) -> "Run":
-    """Does everything a recipe names (a packaged name or a YAML file) and gives the finished run."""
+    """Runs a recipe (a packaged name or a YAML file) and returns the finished run."""
     from unmdpo.pipeline.executors import execute  # noqa: PLC0415 - `import unmdpo` stays light
     from unmdpo.pipeline.run import open_run  # noqa: PLC0415
     from unmdpo.pipeline.store import Store  # noqa: PLC0415

@@ -1,7 +1,7 @@
-"""AdamW with explicit state, for the few numbers that learn beside a policy.
+"""AdamW with explicit state, for the few parameters trained beside a policy.
 
 PyTorch's optimizer classes import a compiler on first use, which takes longer than fitting a scale, and keep their
-state in dictionaries keyed by parameters. Here state is plain tensors, saved as they are.
+state in dictionaries keyed by parameters. Here the state is plain tensors that can be saved directly.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Moments(NamedTuple):
 
 
 def clipped(gradients: Sequence[Tensor], limit: float = CLIP) -> list[Tensor]:
-    """The gradients, scaled down together where their norm exceeds the limit."""
+    """The gradients, scaled down together if their norm exceeds the limit."""
     norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
     return [gradient * torch.clamp(limit / (norm + 1e-6), max=1.0) for gradient in gradients]
 
@@ -38,7 +38,7 @@ def adamw(
     learning_rate: float,
     weight_decay: float = 0.0,
 ) -> tuple[list[Tensor], Moments]:
-    """The parameters after one step, and the moments after it; nothing is changed in place."""
+    """The parameters and moments after one step; nothing is changed in place."""
     step, (b1, b2) = moments.step + 1, BETAS
     first = [b1 * m + (1 - b1) * g for m, g in zip(moments.first, gradients, strict=True)]
     second = [b2 * v + (1 - b2) * g * g for v, g in zip(moments.second, gradients, strict=True)]

@@ -1,4 +1,4 @@
-"""Errors the user can fix: each one says what is wrong, where, and what to do about it."""
+"""Errors the user can fix. Each says what is wrong, where, and what to do about it."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -8,7 +8,7 @@ MAX_NAMES = 20
 
 
 class UserError(Exception):
-    """A mistake outside the program. The command shows it without a traceback and exits with code 2."""
+    """A mistake outside the program. The command line shows it without a traceback and exits with code 2."""
 
 
 class DataError(UserError):
@@ -24,12 +24,12 @@ RESUME_HINT = "finished work is kept: fix this and run the same command again"
 
 
 def disk_problem(error: OSError, place: object = "the disk") -> str:
-    """Which path, what the system says about it, and what to do."""
+    """A message with the path, the system's reason, and what to do."""
     return f"{error.filename or place}: {error.strerror or error}; {RESUME_HINT}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A clause to append to an error: the closest of `known`, or the whole list when none is close."""
+    """A hint to append to an error: the closest of `known`, or the whole list if none is close."""
     names = sorted(set(known))
     close = get_close_matches(name, names, n=1, cutoff=0.6)
     if close:
@@ -40,16 +40,16 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def printable(text: str) -> str:
-    """Text from files and models, made safe for a terminal: control characters are shown, not obeyed."""
+    """Text from files and models, made safe for a terminal: control characters are escaped."""
     return "".join(c if c in "\n\t" or c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 class UnmdpoWarning(UserWarning):
-    """Something the user should know, although the work goes on."""
+    """Something the user should know, although the work continues."""
 
 
 class Stopped(BaseException):
-    """A signal asked for a stop, and the work in progress is safely on disk."""
+    """A signal asked the program to stop, and work in progress is safely on disk."""
 
     def __init__(self, signal: int) -> None:
         super().__init__(signal)
@@ -57,5 +57,5 @@ class Stopped(BaseException):
 
 
 def stop(number: int, frame: FrameType | None) -> None:
-    """A signal as an exception, so that processes and locks are released on the way out."""
+    """A signal handler that raises, so processes and locks are released on the way out."""
     raise Stopped(number)

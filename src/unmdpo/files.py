@@ -1,8 +1,8 @@
-"""Writing files that appear whole or not at all, reading JSON lines, and checksums.
+"""Atomic file writes, JSON lines, and checksums.
 
-Everything the package writes goes through `replacing`: the content is written under a temporary name next to its
-destination and renamed when it is complete, so a reader never sees half a file and a kill never leaves one behind
-under the real name.
+Everything the package writes goes through `replacing`: content is written under a temporary name next to its
+destination and renamed once complete. So a reader never sees half a file, and a killed process never leaves one under
+the real name.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-PARTIAL = ".partial"  # ending of temporary names
+PARTIAL = ".partial"  # suffix of temporary names
 
 
 def sha256(path: Path) -> str:
@@ -23,35 +23,35 @@ def sha256(path: Path) -> str:
 
 
 def temporary(path: Path, owner: object = "shared") -> Path:
-    """Where the content of `path` is written first. Processes that write one folder together share it."""
-    return path.with_name(f".{path.name[:40]}.{owner}{PARTIAL}")  # names have a longest length
+    """The temporary path for `path`. Processes that write one folder together share it."""
+    return path.with_name(f".{path.name[:40]}.{owner}{PARTIAL}")  # file names have a maximum length
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Gives a temporary path for a file or a folder, which becomes `path` if the block succeeds."""
+    """Yields a temporary path for a file or folder, which becomes `path` if the block succeeds."""
     aside = temporary(path, os.getpid())
-    remove(aside)  # left behind by a process of this number that was killed
+    remove(aside)  # left behind by a killed process with the same ID
     try:
         yield aside
         put_in_place(aside, path)
     except OSError as error:
         remove(aside)
-        raise OSError(error.errno, error.strerror, str(path)) from error  # under the name people know
+        raise OSError(error.errno, error.strerror, str(path)) from error  # report the real path, not the temporary one
     except BaseException:
         remove(aside)
         raise
 
 
 def put_in_place(aside: Path, path: Path) -> None:
-    """Renames what was written aside; an older folder makes way, an older file is replaced in one step."""
+    """Renames the temporary path. An existing folder is removed first; an existing file is replaced in one step."""
     if path.is_dir():
         shutil.rmtree(path)
     aside.replace(path)
 
 
 def remove(path: Path) -> None:
-    """A file or a folder, if it exists."""
+    """Removes a file or folder, if it exists."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -60,13 +60,13 @@ def remove(path: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Temporary files of a process that was killed while writing."""
+    """Removes temporary files of a process that was killed while writing."""
     for path in folder.rglob(f".*{PARTIAL}"):
         remove(path)
 
 
 def sync(folder: Path) -> None:
-    """Forces a folder to disk, so that a power cut after the rename cannot lose its content."""
+    """Flushes a folder to disk, so a power cut after the rename cannot lose its content."""
     for path in [*folder.rglob("*"), folder]:
         handle = os.open(path, os.O_RDONLY)
         try:
@@ -76,7 +76,7 @@ def sync(folder: Path) -> None:
 
 
 def apply_umask(folder: Path) -> None:
-    """Some libraries write files that only their owner can read; the umask decides who else may."""
+    """Sets permissions by the umask, since some libraries write files that only their owner can read."""
     umask = os.umask(0)
     os.umask(umask)
     for path in folder.rglob("*"):
@@ -84,7 +84,7 @@ def apply_umask(folder: Path) -> None:
 
 
 def file_names(folder: Path) -> list[str]:
-    """Every file below a folder, relative to it, in order."""
+    """Every file below a folder, relative to it, sorted."""
     return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
 
 
@@ -102,12 +102,12 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """JSON lines."""
+    """Writes JSON lines."""
     write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Whole JSON lines; a last line without its newline was cut off by a kill and is left out."""
+    """Reads complete JSON lines; a last line without a newline was cut off by a kill and is skipped."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text("utf-8").split("\n")[:-1]]

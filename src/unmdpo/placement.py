@@ -1,6 +1,6 @@
-"""The AO and WR comparison scores Γ and the strength map m(k), once, for every loss, fit and audit.
+"""The AO and WR comparison scores Γ and the strength map m(k), shared by every loss, fit and audit.
 
-Torch is named here but not imported: audits and recipes use the map without it.
+Torch is only imported for type checking: audits and recipes use the map without it.
 """
 
 import math
@@ -30,7 +30,7 @@ SCORES = {"ao": advantage_only, "wr": whole_residual}
 
 @dataclass(frozen=True)
 class StrengthMap:
-    """m: {1, …, K} → [0, ∞), nondecreasing; without `levels` the paper's default m(k) = k."""
+    """m: {1, …, K} → [0, ∞), nondecreasing; without `levels`, the paper's default m(k) = k."""
 
     levels: tuple[float, ...] | None = None
 
@@ -50,10 +50,10 @@ class StrengthMap:
         return self.levels[strength - 1]
 
     def of(self, strength: "Tensor") -> "Tensor":
-        """m(k) of a floating tensor of strengths (n,)."""
+        """m(k) for a floating-point tensor of strengths (n,)."""
         if self.levels is None:
             return strength
         index = strength.long()
         if ((index != strength) | (index < 1) | (index > len(self.levels))).any():
-            raise UserError(f"strengths should be whole numbers from 1 to {len(self.levels)}, the map's levels")
+            raise UserError(f"strengths should be whole numbers from 1 to {len(self.levels)}, like the map's levels")
         return strength.new_tensor(self.levels)[index - 1]

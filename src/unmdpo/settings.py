@@ -1,7 +1,7 @@
-"""What settings are made of: strict, frozen types with bounds, and errors that name the nearest right key.
+"""Building blocks for settings: strict, frozen types with bounds, and errors that suggest the nearest valid key.
 
-Every setting lives in one such type, beside the code that uses it. A recipe validates that type, the code takes it,
-and its JSON is what an artifact's key is computed from.
+Every setting is in one such type, next to the code that uses it. A recipe validates the type, the code receives it,
+and an artifact's key is computed from its JSON.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -30,7 +30,7 @@ Positive = Annotated[float, Field(gt=0)]
 Nonnegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Shares = Annotated[tuple[Share, Share], BeforeValidator(_as_tuple)]
-Triple = Annotated[tuple[float, float, float], BeforeValidator(_as_tuple)]  # a value, then its interval
+Triple = Annotated[tuple[float, float, float], BeforeValidator(_as_tuple)]  # a value and its interval
 Count = Annotated[int, Field(ge=1)]
 Thresholds = Annotated[tuple[float, ...] | None, BeforeValidator(_as_tuple)]
 Levels = Annotated[  # m(1), …, m(K); None is the paper's m(k) = k
@@ -39,7 +39,7 @@ Levels = Annotated[  # m(1), …, m(K); None is the paper's m(k) = k
 
 
 class Strict(BaseModel):
-    """Frozen, no coercion, and a typo is answered with the nearest right name."""
+    """Frozen, without coercion, and with a suggestion for misspelled keys."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -58,7 +58,7 @@ S = TypeVar("S", bound=Strict)
 
 
 def resolve(kind: type[S], given: Mapping[str, Any], owner: str) -> S:
-    """Settings of this kind from plain values, outside any recipe; mistakes are the user's."""
+    """Settings of this kind from plain values, outside a recipe; mistakes are raised as UserError."""
     try:
         return kind.model_validate(dict(given))
     except ValidationError as error:
@@ -73,14 +73,14 @@ def resolve(kind: type[S], given: Mapping[str, Any], owner: str) -> S:
 
 
 def plain(message: str) -> str:
-    """One of pydantic's messages, as a clause about the setting."""
+    """A pydantic message, rephrased as a clause about the setting."""
     return message.removeprefix("Value error, ").replace("Input should", "should", 1)
 
 
 def chosen_from(choose: Callable[[Mapping[str, Any]], type[Strict]]) -> BeforeValidator:
-    """For a field whose type a table decides: `choose` looks at the raw mapping and names the type.
+    """For a field whose type depends on a table: `choose` picks the type from the raw mapping.
 
-    The table is read when a value is validated, so that whatever is in it by then can be used.
+    The table is read at validation time, so rows added later can be used.
     """
 
     def validate(values: Any) -> Any:
@@ -100,16 +100,16 @@ def chosen_from(choose: Callable[[Mapping[str, Any]], type[Strict]]) -> BeforeVa
 
 
 def names_only(schema: dict[str, Any]) -> None:
-    """A mapping whose keys are names of the user's own, and nothing else."""
+    """For a mapping with user-chosen names as keys: the schema allows no other keys."""
     schema["additionalProperties"] = False
 
 
 def among(known: Collection[str], name: str, path: tuple[str, ...], wrong: str) -> None:
-    """Refuses a name that is not known, and suggests the nearest one."""
+    """Refuses an unknown name and suggests the nearest known one."""
     if name not in known:
         raise error_at(path, f"{wrong}; {did_you_mean(name, known)}")
 
 
 def error_at(path: tuple[str, ...], message: str) -> PydanticCustomError:
-    """A cross-check's error, pinned to the key it is about."""
+    """An error from a cross-check, attached to the key it is about."""
     return PydanticCustomError("cross_check", "{message}", {"path": path, "message": message})

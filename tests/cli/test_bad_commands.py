@@ -33,8 +33,8 @@ RECIPES = {
     "unknown setting": ("policies.dpo.settings={bta: 1}", "has no setting 'bta'"),
     "setting out of range": ("policies.dpo.settings={beta: 0}", "beta"),
     "setting of text": ("policies.dpo.settings={beta: big}", "policies.dpo.settings"),
-    "scale that is not there": ("policies.unm-wr.scale=sequence", "no scale is called 'sequence'"),
-    "scale nobody asked for": ("policies.dpo.scale=seq", "uses no scale"),
+    "scale that is not there": ("policies.unm-wr.scale=sequence", "there is no scale 'sequence'"),
+    "scale nobody asked for": ("policies.dpo.scale=seq", "does not use a scale"),
     "scale that is needed": ("policies.unm-wr.scale=null", "needs a scale"),
     "policy called initial": ("policies.initial={objective: dpo}", "choose another name"),
     "name with a slash": ("policies={a/b: {objective: dpo}}", "policies"),
@@ -50,12 +50,12 @@ RECIPES = {
     "thresholds that fall": ("data.strength.thresholds=[3, 1]", "should increase"),
     "too few thresholds": ("data.strength.thresholds=[1]", "need 2 thresholds"),
     "baseline that is no policy": ("evaluation.baseline=dpoo", "'dpoo' is not a policy; did you mean 'dpo'"),
-    "published panel": ("evaluation.published={on: {}}", "no panel is called 'on'"),
+    "published panel": ("evaluation.published={on: {}}", "there is no panel 'on'"),
     "no ranks": ("compute.ranks=0", "compute.ranks"),
     "checkpoints at once": ("compute.checkpoint_minutes=0", "compute.checkpoint_minutes"),
     "override without value": ("training.updates", "should look like key.sub=value"),
     "override of nothing": ("=3", "should look like key.sub=value"),
-    "override into a value": ("name.sub=3", "holds a value, not further keys"),
+    "override into a value": ("name.sub=3", "is a value and has no keys below it"),
     "override not YAML": ("training={", "training={"),
     "a name in capitals": ("name=Mine", "name"),
 }
@@ -66,7 +66,7 @@ PANELS = {
     "panel from nowhere": (
         "evaluation.panels.one.path=./none.jsonl", r"evaluation\.panels\.one\.path: there is no file",
     ),
-    "all apart": ("evaluation.panels={one: {size: 3, seed: 1, apart: true}}", "let one be answered"),
+    "all apart": ("evaluation.panels={one: {size: 3, seed: 1, apart: true}}", "at least one should be answered"),
 }  # fmt: skip
 JUDGES = {
     "two judges": ("evaluation.judge.path=model", "give exactly one of"),
@@ -98,7 +98,7 @@ COMMANDS = {
     ),
     "no command": (["fly"], "No such command"),
     "no recipe": (["run"], "Missing argument"),
-    "unknown recipe": (["run", "hs3-1"], "no recipe is called 'hs3-1'; did you mean 'hs3-1b'"),
+    "unknown recipe": (["run", "hs3-1"], "there is no recipe 'hs3-1'; did you mean 'hs3-1b'"),
     "recipe that is a folder": (["run", "./"], "cannot be read"),
     "recipe file not there": (["run", "none.yaml"], r"none\.yaml: cannot be read"),
     "unknown option": (["run", "hs3-1b", "--job", "2"], "No such option"),

@@ -119,7 +119,7 @@ def test_skipped_rows_are_told(write):
     ("option", "value", "message"),
     [
         ("--pairs", "some", "'all' or 'neighbours'"),
-        ("--strength-map", "1,x", "numbers with commas"),
+        ("--strength-map", "1,x", "numbers separated by commas"),
         ("--strength-map", "3,2", "must not decrease"),
         ("--strength-map", "nan,nan", "finite"),
         ("--tau", "inf", "a finite number of at least 0"),

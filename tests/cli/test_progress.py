@@ -1,4 +1,4 @@
-"""The progress board in a terminal: running stages, what is done, what failed."""
+"""The board that a terminal shows: all stages at work, what is done, what failed."""
 
 import io
 
@@ -21,8 +21,8 @@ def test_the_board_follows_the_stages():
     board.progress("pilot[1]", "update 3/80 [x]")
     text = drawn(board)
     assert "pilot[0]" in text
-    assert "update 3/80 [x]" in text  # not taken for markup
-    assert "1 of 5 stages done, 1 were there" in text
+    assert "update 3/80 [x]" in text  # no markup is made of it
+    assert "1 of 5 stages done, 1 reused" in text
     board.finished("pilot[0]", 2.0)
     board.failed("pilot[1]", "out of memory")
     text = drawn(board)

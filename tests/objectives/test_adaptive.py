@@ -93,7 +93,7 @@ def test_knobs_of_other_pairs_are_refused(name):
 
     objective = OBJECTIVES[name]
     knobs, _ = objective.adapt(torch.tensor([1.0]), objective.init(42))
-    with pytest.raises(ValueError, match="knobs of 1 pairs for a batch of 3"):
+    with pytest.raises(ValueError, match="knobs for 1 pairs, but the batch has 3"):
         objective.loss(random_pairs(3), knobs)
 
 

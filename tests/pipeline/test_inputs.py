@@ -67,7 +67,7 @@ def test_a_panel_set_apart_is_drawn_and_answered_by_nobody(tmp_path):
 
 def test_all_panels_apart_is_a_mistake(tmp_path):
     given = panels(tmp_path) | {"panels": {"dev": {"size": 1, "seed": 3, "apart": True}}}
-    with pytest.raises(ValueError, match="let one be answered"):
+    with pytest.raises(ValueError, match="at least one should be answered"):
         recipe(tmp_path, evaluation=given)
 
 

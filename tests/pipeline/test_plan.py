@@ -32,7 +32,7 @@ def test_a_plan_knows_what_is_there_and_what_the_rest_costs(done, folder, tmp_pa
     assert 0 < planned.pilot_share < 1
     assert planned.seconds(1e9) > 0
     nowhere = plan(open_run(recipe(folder), Store(tmp_path / "none")))
-    assert nowhere.assumed == ["10,000 comparisons", "lengths of HelpSteer3's shape"]
+    assert nowhere.assumed == ["10,000 comparisons", "lengths as in HelpSteer3"]
     assert not (tmp_path / "none").exists()
 
 

@@ -132,7 +132,7 @@ def test_the_commands(done, folder, tmp_path):
     assert "ulnm-wr" in ran.output
     checked = shell.invoke(app, ["verify", str(file), "--store", str(folder / "store")])
     assert checked.exit_code == 0
-    assert "all hold" in checked.output
+    assert "all passed" in checked.output
     planned = shell.invoke(app, ["plan", str(file), "--store", str(folder / "store")])
     assert planned.exit_code == 0, planned.output
     assert "policy[dpo]" in planned.output

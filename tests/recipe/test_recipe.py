@@ -105,9 +105,9 @@ MISTAKES = {
         changed("objective: unm-wr", "objective: unm_wr"),
         ":8: policies.wr.objective: unknown objective 'unm_wr'; did you mean 'unm-wr'?",
     ),
-    "unknown scale": (changed("scale: seq", "scale: sec"), "no scale is called 'sec'; did you mean 'seq'?"),
+    "unknown scale": (changed("scale: seq", "scale: sec"), "there is no scale 'sec'; did you mean 'seq'?"),
     "scale missing": (changed("unm-wr, scale: seq", "unm-wr"), ":8: policies.wr: objective 'unm-wr' needs a scale"),
-    "scale unused": (changed("{objective: dpo}", "{objective: dpo, scale: seq}"), "uses no scale"),
+    "scale unused": (changed("{objective: dpo}", "{objective: dpo, scale: seq}"), "does not use a scale"),
     "unknown setting": (
         changed("{objective: dpo}", "{objective: dpo, settings: {betta: 1}}"),
         ":7: policies.dpo.settings: objective 'dpo' has no setting 'betta'; did you mean 'beta'?",
@@ -140,7 +140,7 @@ MISTAKES = {
         MINIMAL + "pilots: {updates: 3, objective: dppo}\n",
         "pilots.objective: unknown objective 'dppo'; did you mean 'dpo'?",
     ),
-    "duplicate key": (MINIMAL + "name: again\n", ":13: the key 'name' stands twice"),
+    "duplicate key": (MINIMAL + "name: again\n", ":13: the key 'name' appears twice"),
     "not YAML": (MINIMAL + "seed: [1, 2\n", "not valid YAML"),
     "a list": ("- 1\n- 2\n", ":1: a recipe should be a mapping"),
     "infinite": (MINIMAL + "training: {updates: 3, learning_rate: .inf}\n", "finite number"),
@@ -186,7 +186,7 @@ def test_mistakes_say_where_and_what(recipe_file, case):
         ("training.updates", "should look like key.sub=value"),
         ("=3", "should look like key.sub=value"),
         ("training.upates=3", "override 'training.upates=3': training.upates: unknown key; did you mean"),
-        ("name.x=3", "'name' holds a value, not further keys"),
+        ("name.x=3", "'name' is a value and has no keys below it"),
         ("training.updates=a few", "override 'training.updates=a few': training.updates: Input should be"),
         ("training.updates=[1", "not valid YAML"),
     ],
@@ -241,7 +241,7 @@ def test_messages_fit_a_screen(recipe_file):
 
 
 def test_unknown_names():
-    with pytest.raises(UserError, match="no recipe is called 'hs3-1c'; did you mean 'hs3-1b'"):
+    with pytest.raises(UserError, match="there is no recipe 'hs3-1c'; did you mean 'hs3-1b'"):
         load_recipe("hs3-1c")
     with pytest.raises(UserError, match="cannot be read: No such file"):
         load_recipe("nowhere.yaml")
@@ -308,10 +308,10 @@ def test_a_recipe_over_another(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("extends: nothing-like-it\n", "no recipe is called 'nothing-like-it'"),
+        ("extends: nothing-like-it\n", "there is no recipe 'nothing-like-it'"),
         ("extends: loop.yaml\n", r"loop\.yaml:1: extends: this recipe extends itself"),
-        ("extends: [1]\n", r"loop\.yaml:1: extends: a packaged name or a YAML file"),
-        ("extends: []\n", r"loop\.yaml:1: extends: a packaged name or a YAML file"),
+        ("extends: [1]\n", r"loop\.yaml:1: extends: should be a packaged name or a YAML file"),
+        ("extends: []\n", r"loop\.yaml:1: extends: should be a packaged name or a YAML file"),
         ("extends: hs3-1b\ntraining: {updats: 3}\n", r"loop\.yaml:2: training\.updats: unknown key"),
         ("extends: away.yaml\n", r"away\.yaml: cannot be read"),
     ],
@@ -335,7 +335,7 @@ def test_several_bases_are_laid_over_each_other(tmp_path):
 def test_opponents_are_policies():
     with pytest.raises(UserError, match="'dpoo' is not a policy; did you mean 'dpo'"):
         load_recipe("hs3-1b", ["evaluation.opponents=[dpoo]"])
-    with pytest.raises(UserError, match="nobody is compared with 'odpo'"):
+    with pytest.raises(UserError, match="no policy is compared with 'odpo'"):
         load_recipe("hs3-1b", ["evaluation.published.eval400.mmpo.against={odpo: {}}"])
 
 

@@ -1,4 +1,4 @@
-"""Code that a table names without importing it."""
+"""References to code that a table names without importing it."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Code:
-    """`package.module:name`, imported on first use: tables stay light while the code needs torch."""
+    """`package.module:name`, imported on first use, so tables stay light although the code needs torch."""
 
     place: str
 

@@ -1,4 +1,4 @@
-"""Every way of learning the prompt scale, by its name in a recipe, with the paper's constants as defaults."""
+"""Every estimator of the prompt scale, by its name in a recipe, with the paper's constants as defaults."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
@@ -17,7 +17,7 @@ ENTROPY_SEED = 260827
 
 
 class EstimatorSettings(Strict):
-    unit: Literal["prompt", "pair"] = Field("prompt", description="what has a scale of its own")
+    unit: Literal["prompt", "pair"] = Field("prompt", description="what gets its own scale")
 
 
 class HeadSettings(EstimatorSettings):
@@ -30,9 +30,9 @@ class HeadSettings(EstimatorSettings):
 
 
 class ResidualSettings(HeadSettings):
-    """A head fitted to residuals: out-of-fold values, or the policy's own."""
+    """A head fitted to residuals: out-of-fold values, or those of the policy itself."""
 
-    placement: Placement = Field("wr", description="of the margin in the fitting loss")
+    placement: Placement = Field("wr", description="placement of the margin in the fitting loss")
     tau: Nonnegative = 1.0
     levels: Levels = None
 
@@ -80,14 +80,14 @@ class Estimator:
     make: Callable[..., "ScaleEstimator"]  # (**settings)
     settings: type[EstimatorSettings]
     _: KW_ONLY
-    beside: bool = False  # learns inside a policy's training, rather than before it
-    features: bool = True  # looks at prompt features
-    pilots: bool = True  # is fitted to the pilots' out-of-fold values
-    own_folds: bool = False  # cross-fits on folds that are not the pilots'
-    follows: tuple[str, ...] = ()  # settings that come from the policy unless the recipe gives them
+    beside: bool = False  # learns during policy training, not before it
+    features: bool = True  # uses prompt features
+    pilots: bool = True  # fitted to the pilots' out-of-fold values
+    own_folds: bool = False  # cross-fits on its own folds instead of the pilots'
+    follows: tuple[str, ...] = ()  # settings taken from the policy unless the recipe sets them
 
     def resolve(self, given: Mapping[str, Any]) -> EstimatorSettings:
-        """The settings with defaults filled in; unknown names and bad values are refused."""
+        """The settings with defaults filled in; raises UserError for unknown names and bad values."""
         return resolve(self.settings, given, f"scale estimator '{self.name}'")
 
 

@@ -1,4 +1,4 @@
-"""Every kind of judge. A recipe tells them apart by the setting that only this kind has."""
+"""Every kind of judge. In a recipe, a kind is recognized by the one setting that only it has."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class JudgeSettings(Strict):
-    """What every kind of judge extends."""
+    """The base class for the settings of every kind of judge."""
 
 
 class RewardModelSettings(JudgeSettings):
@@ -27,9 +27,9 @@ class FunctionSettings(JudgeSettings):
 
 
 class EndpointSettings(JudgeSettings):
-    endpoint: str = Field(pattern=r"^https?://[^@\s]+$", description="of an OpenAI-compatible API")
-    model: str = Field(description="what the endpoint calls the model")
-    key: str = Field("OPENAI_API_KEY", description="environment variable that holds the endpoint's key")
+    endpoint: str = Field(pattern=r"^https?://[^@\s]+$", description="URL of an OpenAI-compatible API")
+    model: str = Field(description="the model's name at the endpoint")
+    key: str = Field("OPENAI_API_KEY", description="environment variable with the endpoint's API key")
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class JudgeKind:
     summary: str
     settings: type[JudgeSettings]
     _: KW_ONLY
-    key: str  # the setting that tells this kind apart in a recipe
-    open: Callable[[Any], Any]  # settings → a `Judge`, or a `PairwiseJudge` if it compares pairs
-    check: Callable[[Any], None] | None = None  # raises early what judging would raise hours later
-    files: Callable[[Any], list[str]] | None = None  # local files that decide its scores
-    model: Callable[[Any], "ModelSource"] | None = None  # the model that it runs on this machine
+    key: str  # the setting that identifies this kind in a recipe
+    open: Callable[[Any], Any]  # settings → a `Judge`, or a `PairwiseJudge` if pairwise
+    check: Callable[[Any], None] | None = None  # raises now what judging would raise hours later
+    files: Callable[[Any], list[str]] | None = None  # local files that its scores depend on
+    model: Callable[[Any], "ModelSource"] | None = None  # the model it runs on this machine
     pairwise: bool = False  # compares each response with the baseline's
 
 
@@ -74,11 +74,11 @@ def kind_of(settings: JudgeSettings) -> JudgeKind:
 
 
 def _chosen(values: Mapping[str, Any]) -> type[JudgeSettings]:
-    given = [kind for kind in JUDGES.values() if values.get(kind.key) is not None]
-    if len(given) != 1:
+    matching = [kind for kind in JUDGES.values() if values.get(kind.key) is not None]
+    if len(matching) != 1:
         keys = ", ".join(f"{kind.key} ({kind.summary})" for kind in JUDGES.values())
         raise ValueError(f"give exactly one of {keys}")
-    return given[0].settings
+    return matching[0].settings
 
 
 def _all_kinds(schema: dict[str, Any]) -> None:

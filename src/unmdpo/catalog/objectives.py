@@ -1,12 +1,12 @@
-"""Every objective by its name in a recipe, its defaults from "Policy training and baseline settings".
+"""Every objective by its name in a recipe, with defaults from "Policy training and baseline settings".
 
-A stateless objective is `loss(pairs, **settings)`. An adaptive one needs the log-ratios of the whole global batch
-first: `init(seed)` makes its state, `adapt(log_ratios, state)` returns per-pair knobs and the next state without
-gradient, and `loss(pairs, knobs)` is pure given the knobs. The same settings go to all of its functions; those not
-given keep their defaults.
+A stateless objective is `loss(pairs, **settings)`. An adaptive one first needs the log-ratios of the whole global
+batch: `init(seed)` creates its state, `adapt(log_ratios, state)` returns per-pair knobs and the next state without
+gradient, and `loss(pairs, knobs)` is pure given the knobs. All of its functions get the same settings; settings that
+are not given keep their defaults.
 
-States and knobs are named tuples of tensors. `state._asdict()` can be saved as safetensors and is restored exactly; a
-knob's first dimension is the pair, so `take` gives a microbatch its share.
+States and knobs are named tuples of tensors. `state._asdict()` can be saved as safetensors and is restored exactly. A
+knob's first dimension is the pair, so `take` selects the knobs of a microbatch.
 """
 
 import math
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 BETA, TAU = 0.05, 1.0
 BETA_LN = 18.225  # 0.05 · 364.5, the median response length of HelpSteer3
-INITIAL = "initial"  # the model that all policies start from, where it stands among policies
+INITIAL = "initial"  # how the model that all policies start from is named next to policies
 
 
 class DPOSettings(Strict):
@@ -36,7 +36,7 @@ class DPOSettings(Strict):
 
 class MarginSettings(DPOSettings):
     tau: Nonnegative = Field(TAU, description="τ, the margin's weight")
-    levels: Levels = Field(None, description="m(1), …, m(K); m(k) = k if not given")
+    levels: Levels = Field(None, description="m(1), …, m(K); default: m(k) = k")
 
 
 class PerTokenSettings(Strict):
@@ -48,7 +48,7 @@ class PerTokenMarginSettings(MarginSettings):
 
 
 class ODPOSettings(DPOSettings):
-    offset: Nonnegative = Field(0.75, description="margin of one level of strength")
+    offset: Nonnegative = Field(0.75, description="margin per strength level")
 
 
 class MMPOSettings(DPOSettings):
@@ -65,9 +65,9 @@ class SPOSettings(Strict):
 
 
 class BetaDPOSettings(DPOSettings):
-    alpha: Nonnegative = Field(0.2, description="how much β follows the batch")
+    alpha: Nonnegative = Field(0.2, description="how strongly β follows the batch")
     keep: Annotated[float, Field(gt=0, le=1, description="share of the pairs that are kept")] = 0.8
-    momentum: Annotated[float, Field(ge=0, le=1, description="of the moving mean and deviation")] = 0.9
+    momentum: Annotated[float, Field(ge=0, le=1, description="momentum of the moving mean and deviation")] = 0.9
     floor: Positive = Field(1e-3, description="smallest β")
 
 
@@ -76,13 +76,13 @@ class GammaPOSettings(DPOSettings):
     regularization: Positive = 10.0
     step: Positive = 0.05
     iterations: Count = 20
-    capacity: Count = Field(2048, description="log-ratios that the queue remembers")
+    capacity: Count = Field(2048, description="log-ratios kept in the queue")
     sample: Count = Field(256, description="log-ratios that margins are fitted to")
 
 
 class MixDPOSettings(Strict):
-    mean: Positive = Field(0.1, description="of β at the start")
-    spread: Positive = Field(0.6, description="of log β at the start")
+    mean: Positive = Field(0.1, description="initial mean of β")
+    spread: Positive = Field(0.6, description="initial standard deviation of log β")
     draws: Count = 16
     learning_rate: Positive = 1e-4
 
@@ -109,9 +109,9 @@ class Objective:
     settings: type[Strict]
     _: KW_ONLY
     reference: bool = True  # needs reference log-probabilities
-    placement: Placement | None = None  # how its margin meets a prompt scale; None: it needs no scale
+    placement: Placement | None = None  # how the prompt scale enters its margin; None: it needs no scale
     normalized: bool = False  # log-ratios are per token
-    own_beta: bool = False  # its β means something else than the recipe's β₀
+    own_beta: bool = False  # its β does not mean the recipe's β₀
 
     adaptive: ClassVar[bool] = False
 
@@ -121,7 +121,7 @@ class Objective:
         return self.placement is not None
 
     def resolve(self, given: Mapping[str, Any]) -> Strict:
-        """The settings with defaults filled in; unknown names and bad values are refused."""
+        """The settings with defaults filled in; raises UserError for unknown names and bad values."""
         return resolve(self.settings, given, f"objective '{self.name}'")
 
     def loss(self, pairs: "PairLogps", **settings: Any) -> "Tensor":
@@ -131,7 +131,7 @@ class Objective:
 
 @dataclass(frozen=True)
 class AdaptiveObjective(Objective):
-    """A loss whose coefficients follow the global batch."""
+    """A loss with coefficients that adapt to the global batch."""
 
     _: KW_ONLY
     init_state: Callable[..., Any]  # (seed, **settings) → state
@@ -146,7 +146,7 @@ class AdaptiveObjective(Objective):
     def adapt(self, log_ratios: "Tensor", state: Any, train: bool = True, **settings: Any) -> tuple[Any, Any]:
         """(knobs, next state) from detached log-ratios of all valid pairs of the global batch."""
         if not len(log_ratios):
-            raise ValueError(f"{self.name}: a global batch without valid pairs cannot be adapted to")
+            raise ValueError(f"{self.name}: cannot adapt to a global batch without valid pairs")
         if not log_ratios.isfinite().all():
             bad = (~log_ratios.isfinite()).nonzero().flatten().tolist()
             raise ValueError(f"{self.name}: log-ratios of pairs {bad[:8]} are not finite")
@@ -156,16 +156,16 @@ class AdaptiveObjective(Objective):
         """One loss per pair, (n,), given the knobs of these pairs."""
         if knobs is None or any(len(values) != len(pairs) for values in knobs):
             count = 0 if knobs is None else len(knobs[0])
-            raise ValueError(f"{self.name}: knobs of {count} pairs for a batch of {len(pairs)}")
+            raise ValueError(f"{self.name}: got knobs for {count} pairs, but the batch has {len(pairs)}")
         return self.formula(pairs, knobs, **dict(self.resolve(settings)))
 
     def restore(self, tensors: Mapping[str, "Tensor"]) -> Any:
-        """The state that `state._asdict()` was saved from."""
+        """Rebuilds the state from the tensors of `state._asdict()`."""
         return self.state(**{name: values.cpu() for name, values in tensors.items()})
 
 
 def take(knobs: Any, pairs: "Tensor") -> Any:
-    """The knobs of some pairs of the batch: a microbatch's share."""
+    """The knobs of some pairs of the batch, such as those of a microbatch."""
     return type(knobs)(*(values[pairs] for values in knobs))
 
 
@@ -176,7 +176,7 @@ def _loss(name: str) -> Code:
 def _adaptive(
     name: str, summary: str, module: str, settings: type[Strict], state: str, *, own_beta: bool = False
 ) -> AdaptiveObjective:
-    """One whose module defines `init`, `adapt`, `loss` and the type of its state."""
+    """An adaptive objective whose module defines `init`, `adapt`, `loss` and the state's type."""
     loss, init, adapt, kept = (Code(f"unmdpo.objectives.{module}:{part}") for part in ("loss", "init", "adapt", state))
     return AdaptiveObjective(
         name, summary, loss, settings, init_state=init, update=adapt, state=kept, own_beta=own_beta
@@ -206,6 +206,6 @@ _ROWS = (
     _adaptive("beta-dpo", "β-DPO: batch-adaptive β and selection", "beta_dpo", BetaDPOSettings, "BetaState"),
     _adaptive("gamma-po", "γ-PO: batch-adaptive margins", "gamma_po", GammaPOSettings, "GammaState"),
     _adaptive("mixdpo", "MixDPO: β over a learned log-normal", "mixdpo", MixDPOSettings, "MixState", own_beta=True),
-    Objective("ada-dpo", "the loss-minimising scale of each pair (APS)", _loss("ada_dpo"), AdaDPOSettings),
+    Objective("ada-dpo", "the loss-minimizing scale of each pair (APS)", _loss("ada_dpo"), AdaDPOSettings),
 )  # fmt: skip
 OBJECTIVES: dict[str, Objective] = {row.name: row for row in _ROWS}

@@ -1,6 +1,6 @@
 """The `unmdpo` command.
 
-Commands import their work when they run: `--help` must answer at once, and nothing here may import torch or
+Commands import what they need when they run: `--help` must be instant, so nothing here may import torch or
 transformers at the top.
 """
 
@@ -19,7 +19,7 @@ from unmdpo.errors import Stopped, UnmdpoWarning, UserError, disk_problem, print
 
 
 class _Group(TyperGroup):
-    """Shows the user's mistakes as a message and exit code 2, without a traceback."""
+    """Shows user errors as a message with exit code 2, without a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -27,24 +27,24 @@ class _Group(TyperGroup):
         except UserError as error:
             if ctx.params.get("debug"):
                 raise
-            _tell(str(error))
+            _print_error(str(error))
             raise typer.Exit(2) from error
         except OSError as error:
             if ctx.params.get("debug") or error.filename is None:
                 raise
-            _tell(disk_problem(error))
+            _print_error(disk_problem(error))
             raise typer.Exit(2) from error
         except (KeyboardInterrupt, Stopped) as error:
             raise typer.Exit(_stopped(error)) from error
 
 
 def _stopped(error: BaseException) -> int:
-    """One line, and the exit code that says which signal it was."""
+    """Prints one line and returns the exit code for the signal."""
     typer.secho("stopped; finished work is kept, and the same command continues from there", err=True)
     return 128 + (error.signal if isinstance(error, Stopped) else signal.SIGINT)
 
 
-def _tell(problem: str) -> None:
+def _print_error(problem: str) -> None:
     typer.secho(f"error: {printable(problem)}", fg="red", err=True)
 
 
@@ -53,7 +53,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help costs half the start-up time of the decorated one
+    rich_markup_mode=None,  # plain help halves the start-up time
     help="Preference optimization with strength margins and a learned prompt scale.",
 )
 app.add_typer(audit.app, name="audit")
@@ -94,7 +94,7 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Ours are one line for people; others keep their name, since they point at code."""
+    """Our warnings are one plain line; others keep their category, since they are about code."""
     label = "warning" if issubclass(category, UnmdpoWarning) else category.__name__
     typer.secho(f"{label}: {printable(str(message))}", fg="yellow", err=True)
 
@@ -103,7 +103,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, stop)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without τ shows ?, and the work goes on
+            stream.reconfigure(errors="replace")  # a terminal without τ shows ? instead of failing
     try:
         app()
     except (KeyboardInterrupt, Stopped) as error:  # before or between commands

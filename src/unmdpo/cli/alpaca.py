@@ -9,12 +9,10 @@ from unmdpo.cli.run import HERE, Overrides, RecipeArgument, StoreOption, opened
 
 
 def alpaca(
-    annotations: Annotated[list[Path], typer.Argument(help="Files of annotations, one model each.")],
-    gamed: Annotated[
-        Path | None, typer.Option(help="AlpacaEval's df_gamed.csv; without it there is no length control.")
-    ] = None,
+    annotations: Annotated[list[Path], typer.Argument(help="Annotation files, one per model.")],
+    gamed: Annotated[Path | None, typer.Option(help="AlpacaEval's df_gamed.csv, needed for length control.")] = None,
 ) -> None:
-    """Show each model's win rate, and with --gamed its length-controlled one."""
+    """Show each model's win rate and, with --gamed, its length-controlled win rate."""
     from rich.console import Console
     from rich.table import Table
 
@@ -24,29 +22,29 @@ def alpaca(
     table = Table("model", "against", "pairs", "win %", "length-controlled %", box=None, pad_edge=False)
     known = None if gamed is None else read_gamed(gamed)
     for path in annotations:
-        found, controlled = read_annotations(path), ""
+        judged, controlled = read_annotations(path), ""
         if known is not None:
             fitted = length_controlled(
-                found.preference,
-                found.baseline_length,
-                found.model_length,
-                known.difficulties(found),
+                judged.preference,
+                judged.baseline_length,
+                judged.model_length,
+                known.difficulties(judged),
                 GamedBaseline(known.preference, known.length_difference, known.difficulty),
             )
             controlled = f"{fitted.win_rate:.2f} ± {fitted.standard_error:.2f}"
-        table.add_row(found.model, found.baseline, str(len(found)), f"{found.win_rate:.2f}", controlled)
+        table.add_row(judged.model, judged.baseline, str(len(judged)), f"{judged.win_rate:.2f}", controlled)
     Console().print(table)
 
 
 def answers(
     recipe: RecipeArgument,
-    policy: Annotated[str, typer.Argument(help="A policy, or initial.")],
+    policy: Annotated[str, typer.Argument(help="A policy of the recipe, or initial.")],
     panel: Annotated[str, typer.Argument(help="A panel of the recipe.")],
     overrides: Overrides = None,
-    out: Annotated[Path, typer.Option(help="Where to write.")] = Path("outputs.json"),
+    out: Annotated[Path, typer.Option(help="File to write.")] = Path("outputs.json"),
     store: StoreOption = HERE,
 ) -> None:
-    """Write a policy's answers as AlpacaEval reads them."""
+    """Write a policy's answers in AlpacaEval's format."""
     from unmdpo.data.alpaca import write_outputs
 
     rows = opened(recipe, overrides, store).generations(policy, panel)

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Audit preference data before training on it.", no_args_is_help=True)
 
 Data = Annotated[str, typer.Argument(help="A file, a folder or a Hub dataset.", metavar="DATA")]
-Source = Annotated[str, typer.Option(help="A source's name; auto: by its columns.")]
+Source = Annotated[str, typer.Option(help="The source's name; auto recognizes it by its columns.")]
 Revision = Annotated[str | None, typer.Option(help="Hub revision.")]
 Config = Annotated[str | None, typer.Option(help="Hub configuration, or a subfolder.")]
-MaxBadRows = Annotated[int, typer.Option(min=0, help="Go on past this many unreadable rows.")]
+MaxBadRows = Annotated[int, typer.Option(min=0, help="Skip up to this many unreadable rows.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Also write the result to this file.")]
 
 
@@ -28,35 +28,35 @@ Json = Annotated[Path | None, typer.Option("--json", help="Also write the result
 def support(
     data: Data,
     source: Source = "auto",
-    split: Annotated[str, typer.Option(help="The split to audit; 'all' for every one.")] = "train",
+    split: Annotated[str, typer.Option(help="The split to audit, or 'all'.")] = "train",
     revision: Revision = None,
     config: Config = None,
     tau: Annotated[float, typer.Option(min=0, help="Margin coefficient τ.")] = 1.0,
-    strength_map: Annotated[str | None, typer.Option(help="m(1),m(2),…; by default m(k) = k.")] = None,
+    strength_map: Annotated[str | None, typer.Option(help="m(1),m(2),…; default: m(k) = k.")] = None,
     levels: Annotated[int, typer.Option(min=1, help="Strength levels K.")] = 3,
-    strength_column: Annotated[str | None, typer.Option(help="Column that holds strengths.")] = None,
-    thresholds: Annotated[str | None, typer.Option(help="K-1 margins that divide the levels.")] = None,
-    pairs: Annotated[str, typer.Option(help="Of scored responses: all or neighbours.")] = "all",
-    min_gap: Annotated[float, typer.Option(min=0, help="Of scored responses: smaller gaps tie.")] = 0.0,
+    strength_column: Annotated[str | None, typer.Option(help="Column with the strengths.")] = None,
+    thresholds: Annotated[str | None, typer.Option(help="K-1 margins that separate the levels.")] = None,
+    pairs: Annotated[str, typer.Option(help="For scored responses: all or neighbours.")] = "all",
+    min_gap: Annotated[float, typer.Option(min=0, help="For scored responses: smaller gaps are ties.")] = 0.0,
     max_bad_rows: MaxBadRows = 0,
     json_file: Json = None,
 ) -> None:
-    """Could the margins of this data identify any prompt's scale? Counts pairs, cycles, contrasts."""
+    """Could this data's margins identify any prompt's scale? Counts pairs, cycles and contrasts."""
     from unmdpo.audit import audit_support
     from unmdpo.data import DataRef, PairRule, SourceSettings, StrengthRule, load_comparisons
     from unmdpo.placement import StrengthMap
     from unmdpo.settings import resolve
 
     _check_target(json_file)
-    given = {"levels": levels, "column": strength_column, "thresholds": _numbers("--thresholds", thresholds)}
+    rule = {"levels": levels, "column": strength_column, "thresholds": _numbers("--thresholds", thresholds)}
     settings = SourceSettings(
-        strength=resolve(StrengthRule, given, "strength"),
+        strength=resolve(StrengthRule, rule, "strength"),
         pairing=resolve(PairRule, {"pairs": pairs, "min_gap": min_gap}, "pairing"),
     )
     ref = DataRef(data, None if split == "all" else split, revision, config)
     loaded = load_comparisons(ref, source=source, settings=settings, max_bad_rows=max_bad_rows)
     result = audit_support(loaded, strength_map=StrengthMap(_numbers("--strength-map", strength_map)), tau=tau)
-    _tell_skipped(result.skipped)
+    _print_skipped(result.skipped)
     _print_support(result)
     _write(json_file, result)
 
@@ -70,13 +70,13 @@ def strength(
     max_bad_rows: MaxBadRows = 0,
     json_file: Json = None,
 ) -> None:
-    """Does a stronger preference predict that a held-out annotator agrees? All splits together."""
+    """Does a stronger preference predict that a held-out annotator agrees? Uses all splits together."""
     from unmdpo.audit import audit_strength
     from unmdpo.data import DataRef
 
     _check_target(json_file)
     result = audit_strength(DataRef(data, None, revision, config), source=source, max_bad_rows=max_bad_rows)
-    _tell_skipped(result.skipped)
+    _print_skipped(result.skipped)
     _print_strength(result)
     _write(json_file, result)
 
@@ -87,11 +87,11 @@ def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError as error:
-        raise UserError(f"{option} should be numbers with commas between, not '{text}'") from error
+        raise UserError(f"{option} should be numbers separated by commas, not '{text}'") from error
 
 
 def _check_target(path: Path | None) -> None:
-    """A result with nowhere to go is found out before the work, not after."""
+    """Checks before the work, not after it, that the result can be written."""
     if path is None:
         return
     if not path.name or path.is_dir():
@@ -113,7 +113,7 @@ def _write(path: Path | None, result: "SupportAudit | StrengthAudit") -> None:
     typer.echo(f"written to {path}")
 
 
-def _tell_skipped(skipped: tuple[str, ...]) -> None:
+def _print_skipped(skipped: tuple[str, ...]) -> None:
     for error in skipped[:5]:
         typer.secho(f"skipped {error}", fg="yellow", err=True)
     if len(skipped) > 5:
@@ -129,7 +129,7 @@ def _print_support(audit: "SupportAudit") -> None:
     table.add_column("count", justify="right")
     table.add_column("share of prompts", justify="right")
     plain = {
-        "rows (ties left out)": audit.rows,
+        "rows (without ties)": audit.rows,
         "ties": audit.ties,
         "rows skipped as unreadable": len(audit.skipped),
         "exact duplicates among the rows": audit.exact_duplicates,

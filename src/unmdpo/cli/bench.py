@@ -1,4 +1,4 @@
-"""`unmdpo bench`: how fast this machine trains and scores."""
+"""`unmdpo bench`: measures how fast this machine trains and scores."""
 
 import json
 from typing import Annotated
@@ -9,25 +9,26 @@ import typer
 def bench(
     model: Annotated[str, typer.Option(help="135m, 1b, 8b, tiny, or a model's folder or Hub name.")] = "1b",
     batch: Annotated[int, typer.Option(min=1, help="Pairs in a global batch.")] = 128,
-    updates: Annotated[int, typer.Option(min=1, help="Updates to time, after one to warm up.")] = 3,
+    updates: Annotated[int, typer.Option(min=1, help="Updates to time, after one warm-up.")] = 3,
     budget: Annotated[
-        int | None, typer.Option(min=64, help="Tokens of a microbatch; default: what suits the device.")
+        int | None, typer.Option(min=64, help="Tokens per microbatch; default: chosen for the device.")
     ] = None,
-    max_length: Annotated[int, typer.Option(min=32, help="Longest prompt and response.")] = 4096,
+    max_length: Annotated[int, typer.Option(min=32, help="Most tokens of a prompt with its response.")] = 4096,
     lora: Annotated[int | None, typer.Option(min=1, help="Train a LoRA adapter of this rank.")] = None,
-    offload: Annotated[bool, typer.Option("--offload-optimizer", help="Keep moments on the host.")] = False,
+    offload: Annotated[bool, typer.Option("--offload-optimizer", help="Keep moments in host memory.")] = False,
     checkpointing: Annotated[
-        bool | None, typer.Option("--checkpointing/--no-checkpointing", help="Default: as memory needs.")
+        bool | None,
+        typer.Option("--checkpointing/--no-checkpointing", help="Recompute activations; default: if needed."),
     ] = None,
-    objective: Annotated[str, typer.Option(help="Any objective that needs no scale head.")] = "dpo",
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON line each.")] = False,
+    objective: Annotated[str, typer.Option(help="Any objective that needs no learned scale.")] = "dpo",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
 ) -> None:
-    """Time training and scoring on random pairs of HelpSteer3's lengths."""
+    """Time training and scoring on random pairs with HelpSteer3's lengths."""
     from unmdpo.engine.bench import BenchSettings
     from unmdpo.engine.bench import bench as run
     from unmdpo.engine.settings import ObjectiveChoice
 
-    ObjectiveChoice(name=objective).objective  # noqa: B018 - refuses a name that does not exist
+    ObjectiveChoice(name=objective).objective  # noqa: B018 - refuses unknown names
     settings = BenchSettings(model, batch, updates, budget, max_length, lora, offload, checkpointing, objective)
     for line in run(settings):
         typer.echo(json.dumps(line) if as_json else _sentence(line))

@@ -1,4 +1,4 @@
-"""Commands that look at a run before or after: `plan`, `verify`, `compare`, `scale`, `report`, `gc`."""
+"""Commands that inspect a run before or after it: `plan`, `verify`, `compare`, `scale`, `report`, `gc`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def verify(recipe: RecipeArgument, overrides: Overrides = None, store: StoreOption = HERE) -> None:
-    """Hash every file of a run again and recompute every reported number."""
+    """Check every file of a run against its hash, and recompute every reported number."""
     from unmdpo.errors import UserError
     from unmdpo.pipeline.verify import verify as check
 
     run = opened(recipe, overrides, store)
     if not run.finished:
         raise UserError(
-            f"nothing of this recipe is in {store}: `unmdpo run` makes it. If it was there before, a data "
+            f"nothing of this recipe is in {store}: start it with `unmdpo run`. If it was there before, a data "
             "file, a model or the recipe has changed since"
         )
     findings = list(check(run))
@@ -32,16 +32,16 @@ def verify(recipe: RecipeArgument, overrides: Overrides = None, store: StoreOpti
         options = " ".join(f"--force '{stage}'" for stage in damaged[:6])
         advice = f"\nto rebuild them: unmdpo run {recipe} {options}"
         raise UserError(f"{len(problems)} of {len(findings)} checks failed\n" + "\n".join(lines) + advice)
-    typer.echo(f"{len(findings)} checks, all hold")
+    typer.echo(f"{len(findings)} checks, all passed")
 
 
 def plan(
     recipe: RecipeArgument,
     overrides: Overrides = None,
     store: StoreOption = HERE,
-    device: Annotated[str, typer.Option(help="this, h200 or a100.")] = "this",
+    device: Annotated[str, typer.Option(help="The device to plan for: this, h200 or a100.")] = "this",
 ) -> None:
-    """Show the stages, which ones exist already, and what the rest will cost."""
+    """Show the stages, which ones are finished, and what the rest will cost."""
     from rich.console import Console
 
     from unmdpo.engine.training.metrics import clock
@@ -63,9 +63,9 @@ def plan(
             f"on {need.name}: {hours} GPU hours; {need.gpus} "
             f"GPU{'s' if need.gpus > 1 else ''} per model, {need.memory / 2**30:.0f} GiB on each"
         )
-    typer.echo("(hours by rates measured on one H200; an A100 is assumed to reach the same share of its peak)")
+    typer.echo("(hours from rates measured on one H200; assumes that an A100 reaches the same share of its peak)")
     if missing:
-        typer.echo(f"missing so far: {', '.join(f'{path} ({key})' for key, path in missing.items())}")
+        typer.echo(f"still missing: {', '.join(f'{path} ({key})' for key, path in missing.items())}")
     if planned.assumed:
         typer.echo(f"assumed until the data has been read: {', '.join(planned.assumed)}")
 
@@ -93,9 +93,9 @@ def _plan_table(planned: "Plan", rate: float) -> "Table":
 
 def gc(
     store: StoreOption = HERE,
-    delete: Annotated[bool, typer.Option("--delete", help="Remove them; otherwise they are only listed.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Remove them; without it, they are only listed.")] = False,
 ) -> None:
-    """Find artifacts that no run refers to, and damaged ones that were moved out of the way."""
+    """Find artifacts that no run refers to, and damaged ones in quarantine."""
     from unmdpo.errors import UserError
     from unmdpo.pipeline.garbage import discard, quarantined, unreferenced
     from unmdpo.pipeline.store import Store
@@ -108,18 +108,18 @@ def gc(
         typer.echo(f"{size / 2**20:10.1f} MiB  {place}")
         if delete:
             discard(kept, place)
-    what = "removed" if delete else "in no run or damaged; --delete removes them"
+    what = "removed" if delete else "unused or damaged; remove them with --delete"
     total = sum(places.values()) / 2**20
     typer.echo(f"{len(places)} artifacts, {total:.1f} MiB {what}")
 
 
 def compare(
     recipe: RecipeArgument,
-    candidate: Annotated[str, typer.Argument(help="A policy, or initial.")],
-    opponent: Annotated[str, typer.Argument(help="Another one.")],
+    candidate: Annotated[str, typer.Argument(help="A policy of the recipe, or initial.")],
+    opponent: Annotated[str, typer.Argument(help="The policy to compare it with.")],
     store: StoreOption = HERE,
 ) -> None:
-    """Compare any two policies directly, on every panel."""
+    """Compare two policies directly, on every panel."""
     run = opened(recipe, [], store)
     panels = run.recipe.evaluation.answered if run.recipe.evaluation is not None else []
     for panel in panels:
@@ -130,11 +130,11 @@ def compare(
 def scale(
     recipe: RecipeArgument,
     name: Annotated[str, typer.Argument(help="A scale of the recipe.")],
-    data: Annotated[str | None, typer.Option(help="New comparisons whose prompts to judge.")] = None,
-    out: Annotated[Path, typer.Option(help="Where to write.")] = Path("scale.parquet"),
+    data: Annotated[str | None, typer.Option(help="New comparisons; default: the training prompts.")] = None,
+    out: Annotated[Path, typer.Option(help="File to write.")] = Path("scale.parquet"),
     store: StoreOption = HERE,
 ) -> None:
-    """Write q of every prompt as Parquet, surest to least sure."""
+    """Write each prompt's q to a Parquet file, smallest (surest) first."""
     from unmdpo.data import load_comparisons
     from unmdpo.data.domains import modal_domains
     from unmdpo.pipeline.fitted import write_table
@@ -155,9 +155,9 @@ def report(
     recipe: RecipeArgument,
     overrides: Overrides = None,
     store: StoreOption = HERE,
-    out: Annotated[Path | None, typer.Option(help="Where to write; default: in the run's folder.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write; default: in the run's folder.")] = None,
 ) -> None:
-    """Write one HTML page about what is finished of a run."""
+    """Write one HTML page about the finished stages of a run."""
     from unmdpo.experiments.demo import truth_of
     from unmdpo.report import write_report
 

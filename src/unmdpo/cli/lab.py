@@ -1,4 +1,4 @@
-"""`unmdpo demo` and `unmdpo lab`: a world whose truth is known."""
+"""`unmdpo demo` and `unmdpo lab`: experiments in a world with known truth."""
 
 import shlex
 from dataclasses import replace
@@ -13,7 +13,7 @@ from unmdpo.cli.run import Overrides
 if TYPE_CHECKING:
     from unmdpo.experiments.demo import ScaleCheck
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="A small world whose noise scale is known.")
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Experiments in a world with known noise.")
 
 
 class Shape(Enum):
@@ -24,11 +24,11 @@ class Shape(Enum):
 
 def demo(
     overrides: Overrides = None,
-    folder: Annotated[Path, typer.Option(help="Where the world, the store and the report go.")] = Path("unmdpo-demo"),
-    prompts: Annotated[int, typer.Option(min=100, help="Prompts to learn from.")] = 1500,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Stages at once.")] = None,
+    folder: Annotated[Path, typer.Option(help="Folder for world, store and report.")] = Path("unmdpo-demo"),
+    prompts: Annotated[int, typer.Option(min=100, help="Training prompts.")] = 1500,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Stages to run at once.")] = None,
 ) -> None:
-    """The whole method on a small world whose truth is known, in minutes, on a laptop."""
+    """Run the whole method in a small world with known truth: minutes on a laptop."""
     from unmdpo.cli.progress import shown_progress
     from unmdpo.cli.run import show_summary
     from unmdpo.errors import UserError
@@ -56,15 +56,15 @@ def demo(
     report = write_report(run, folder / "report.html", truth_of(recipe))
     typer.echo(f"report: {report}")
     again = ["unmdpo", "run", str(folder / "demo.yaml"), "--store", str(folder / "store")]
-    typer.echo(f"to change something and go on: {shlex.join(again)}")
+    typer.echo(f"to change something and continue: {shlex.join(again)}")
 
 
 def _show_check(check: "ScaleCheck") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    found = check.overall
-    agreement = "not defined" if found is None else f"{found.value:.2f} \\[{found.low:.2f}, {found.high:.2f}]"
+    overall = check.overall
+    agreement = "not defined" if overall is None else f"{overall.value:.2f} \\[{overall.low:.2f}, {overall.high:.2f}]"
     title = f"scale {check.name}: Spearman of q̂ with the true q* is {agreement}"
     names = ("domain", "prompts", "true q*", "fitted q̂", "Spearman within")
     console, table = Console(), Table(*names, box=None, pad_edge=False)
@@ -84,11 +84,11 @@ def _show_check(check: "ScaleCheck") -> None:
 @app.command("sweep")
 def sweep(
     experiment: Annotated[str, typer.Argument(help="noise, length, joint or pilots.")],
-    seeds: Annotated[int, typer.Option(min=1, help="Worlds and trainings, each with its own seed.")] = 3,
-    folder: Annotated[Path, typer.Option(help="Where runs, numbers and pictures go.")] = Path("unmdpo-lab"),
-    jobs: Annotated[int | None, typer.Option(min=1, help="Stages at once.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, each for its own world and training.")] = 3,
+    folder: Annotated[Path, typer.Option(help="Folder for runs, numbers and figures.")] = Path("unmdpo-lab"),
+    jobs: Annotated[int | None, typer.Option(min=1, help="Stages to run at once.")] = None,
 ) -> None:
-    """Turn one knob of the world, several seeds at each setting, and draw what comes of it."""
+    """Vary one knob of the world, with several seeds per setting, and plot the results."""
     from rich.console import Console
     from rich.table import Table
 
@@ -106,8 +106,8 @@ def sweep(
     )
     for result in done:
         results.append(result)
-        found = result.estimate
-        cell = f"{found.value:.3f} \\[{found.low:.3f}, {found.high:.3f}]"
+        estimate = result.estimate
+        cell = f"{estimate.value:.3f} \\[{estimate.low:.3f}, {estimate.high:.3f}]"
         table.add_row(result.point.label, result.chart, result.series, cell)
     Console().print(table)
     for path in write_sweep(chosen, experiment, results, folder):
@@ -116,15 +116,15 @@ def sweep(
 
 @app.command("build")
 def build(
-    out: Annotated[Path, typer.Argument(help="A new folder.")],
-    updates: Annotated[int, typer.Option(min=1, help="The shipped one had 3,000.")] = 3000,
+    out: Annotated[Path, typer.Argument(help="A folder that does not exist yet.")],
+    updates: Annotated[int, typer.Option(min=1, help="Training updates; the shipped model had 3,000.")] = 3000,
 ) -> None:
-    """Train the lab's reference model again, from nothing."""
+    """Train the lab's reference model again, from scratch."""
     from unmdpo.errors import UserError
     from unmdpo.experiments.reference import build as make
 
     if out.exists():
-        raise UserError(f"{out}: is there already; name a new folder")
+        raise UserError(f"{out}: already exists; name a new folder")
     make(out, updates, lambda text: typer.echo(text, err=True))
     typer.echo(f"model: {out}")
 
@@ -132,14 +132,14 @@ def build(
 @app.command("export")
 def export(
     out: Annotated[Path, typer.Argument(help="A .jsonl file.")],
-    shape: Annotated[Shape, typer.Option(help="Whose columns.")] = Shape.helpsteer3,
+    shape: Annotated[Shape, typer.Option(help="The dataset whose columns to use.")] = Shape.helpsteer3,
     prompts: Annotated[int, typer.Option(min=1)] = 1500,
     noise: Annotated[float, typer.Option(min=0.0, help="Typical q*.")] = 0.8,
     noise_spread: Annotated[float, typer.Option(min=0.0, help="Standard deviation of log q*.")] = 0.8,
-    flips: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of votes turned round.")] = 0.0,
+    flips: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of votes that are flipped.")] = 0.0,
     seed: int = 0,
 ) -> None:
-    """Write the world's comparisons for any loader or trainer."""
+    """Write the world's comparisons to a file for any loader or trainer."""
     from unmdpo.errors import UserError
     from unmdpo.lab.shapes import write
     from unmdpo.lab.world import Knobs, World

@@ -1,4 +1,4 @@
-"""What a run shows while it works: on a terminal one board of all stages, elsewhere plain lines."""
+"""Progress of a run: one board of all stages on a terminal, plain lines elsewhere."""
 
 import contextlib
 import sys
@@ -17,7 +17,7 @@ from unmdpo.pipeline.view import Lines, View
 
 @contextlib.contextmanager
 def shown_progress(stages: int) -> Iterator[View]:
-    """The view that suits where standard error goes."""
+    """A board if standard error is a terminal, plain lines otherwise."""
     if not sys.stderr.isatty():
         yield Lines()
         return
@@ -29,13 +29,13 @@ def shown_progress(stages: int) -> Iterator[View]:
 
 @dataclass
 class Board(View):
-    """Stages at work with how far they are, and how many are done."""
+    """Running stages with their progress, and how many stages are done."""
 
     stages: int
     began: float = field(default_factory=time.monotonic)
     there: int = 0
     made: int = 0
-    working: dict[str, tuple[float, str]] = field(default_factory=dict)  # when it began, how far it is
+    working: dict[str, tuple[float, str]] = field(default_factory=dict)  # start time, progress
     failures: list[str] = field(default_factory=list)
 
     def cached(self, stage: str) -> None:
@@ -58,10 +58,10 @@ class Board(View):
 
     def drawn(self) -> RenderableType:
         table = Table.grid(padding=(0, 2))
-        for stage, (since, text) in list(self.working.items()):  # drawn in a thread of its own
+        for stage, (since, text) in list(self.working.items()):  # a copy: this is drawn in another thread
             table.add_row(f"[bold]{escape(stage)}", _seconds(since), escape(text))
         done = f"{self.there + self.made} of {self.stages} stages done"
-        parts = [done, *([f"{self.there} were there"] if self.there else []), _seconds(self.began)]
+        parts = [done, *([f"{self.there} reused"] if self.there else []), _seconds(self.began)]
         if self.failures:
             parts.append(f"failed: {', '.join(self.failures)}")
         return Group(table, Text(", ".join(parts), style="dim"))

@@ -1,4 +1,4 @@
-"""`unmdpo recipes`: what comes with the package, resolved, and the schema for editors."""
+"""`unmdpo recipes`: lists packaged recipes, shows one in full, and prints the schema for editors."""
 
 from typing import Annotated
 
@@ -8,9 +8,9 @@ app = typer.Typer(help="List, show and describe recipes.", invoke_without_comman
 HELPSTEER2 = "nvidia/HelpSteer2 --revision 990b2711a36180dd19d9c94b8627844866f8982a"
 HELPSTEER3 = "nvidia/HelpSteer3 --revision f6d145777bcbde96137596340fab89793acd1031"
 AUDITS = [
-    (f"unmdpo audit support {HELPSTEER2}", "whose scale could margins identify? None of 6,765 prompts"),
-    (f"unmdpo audit support {HELPSTEER3}", "12 of 22,756 prompts"),
-    (f"unmdpo audit strength {HELPSTEER3}", "strong preferences are agreed with more often, by 3.65 points"),
+    (f"unmdpo audit support {HELPSTEER2}", "prompts whose scale margins could identify: none of 6,765"),
+    (f"unmdpo audit support {HELPSTEER3}", "prompts whose scale margins could identify: 12 of 22,756"),
+    (f"unmdpo audit strength {HELPSTEER3}", "annotators agree with strong preferences more often, by 3.65 points"),
 ]
 
 
@@ -35,8 +35,8 @@ def list_recipes(ctx: typer.Context) -> None:
             table.add_row(*row)
         Console().print(table)
     typer.echo("Audits: commands that train nothing, and what the paper found")
-    for command, found in AUDITS:
-        typer.echo(f" {command}\n     {found}")
+    for command, result in AUDITS:
+        typer.echo(f" {command}\n     {result}")
 
 
 @app.command()

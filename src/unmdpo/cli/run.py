@@ -1,4 +1,4 @@
-"""`unmdpo run`: a recipe in, trained policies and a table out; and what all commands about runs share."""
+"""`unmdpo run`: turns a recipe into trained policies and a table. Also what all commands about runs share."""
 
 from enum import Enum
 from pathlib import Path
@@ -11,9 +11,7 @@ if TYPE_CHECKING:
 
 RecipeArgument = Annotated[str, typer.Argument(help="A packaged name or a YAML file.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="key.sub=value …")]
-StoreOption = Annotated[
-    Path, typer.Option("--store", envvar="UNMDPO_STORE", help="Where artifacts are kept and found.")
-]
+StoreOption = Annotated[Path, typer.Option("--store", envvar="UNMDPO_STORE", help="Folder where artifacts are kept.")]
 HERE = Path("unmdpo-store")
 
 
@@ -35,14 +33,16 @@ def run(
     overrides: Overrides = None,
     store: StoreOption = HERE,
     until: Annotated[str | None, typer.Option(help="Stop after this stage, such as oof or policy[dpo].")] = None,
-    only: Annotated[str | None, typer.Option(help="Make these stages alone.")] = None,
-    force: Annotated[list[str] | None, typer.Option(help="Make this stage again; repeatable.")] = None,
+    only: Annotated[str | None, typer.Option(help="Run only these stages.")] = None,
+    force: Annotated[
+        list[str] | None, typer.Option(help="Run this stage and its dependents again; repeatable.")
+    ] = None,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Stages at once; default: one for each GPU, or core.")
+        int | None, typer.Option(min=1, help="Stages to run at once; default: one per GPU, or per core.")
     ] = None,
     executor: Annotated[Executor, typer.Option(help="Where stages run.")] = Executor.local,
 ) -> None:
-    """Do everything a recipe names; what is finished is not done again."""
+    """Run a recipe; finished stages are not run again."""
     from unmdpo.cli.progress import shown_progress
     from unmdpo.pipeline.executors import execute
     from unmdpo.pipeline.executors.local import default_jobs

@@ -1,5 +1,5 @@
-"""Models on devices: log-probabilities of pairs, training, answers, judges. It knows no runs and no stores.
+"""Models on devices: pair log-probabilities, training, answers, judges. It knows nothing about runs or stores.
 
-`settings` holds all that can be set here, without torch. `pairs/` turns comparisons into log-probabilities,
-`training/` changes a model by them, `inference/` lets a model embed, answer and judge.
+`settings` holds every setting used here and does not import torch. `pairs/` turns comparisons into log-probabilities,
+`training/` trains a model on them, and `inference/` uses a model to embed, answer and judge.
 """

@@ -1,6 +1,6 @@
 """LoRA through PEFT: small trainable matrices beside frozen weights.
 
-The reference policy is the base model, and an adapter starts as a zero change, so update 0 has log-ratio zero here
+The reference policy is the base model, and a new adapter changes nothing, so the log-ratio at update 0 is zero here
 too.
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def add_lora(model: PreTrainedModel, settings: AdapterSettings, seed: int = 42) -> "PeftModel":
-    """Adapters inside `model`, everything else frozen. Train `result.get_base_model()`."""
+    """Adds adapters to `model` and freezes everything else. Train `result.get_base_model()`."""
     try:
         from peft import LoraConfig, get_peft_model  # noqa: PLC0415 - an extra
     except ImportError as error:
@@ -32,16 +32,16 @@ def add_lora(model: PreTrainedModel, settings: AdapterSettings, seed: int = 42) 
     )
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        # adapters in the model's own precision; the trainer keeps their float32 masters
+        # adapters use the model's precision; the trainer keeps their float32 masters
         return get_peft_model(model, config, autocast_adapter_dtype=False)
 
 
 def save_adapter(adapted: "PeftModel", folder: Path) -> None:
-    """The adapter alone, as PEFT loads it."""
+    """Saves only the adapter, in PEFT's format."""
     adapted.save_pretrained(str(folder))
 
 
 def merge(adapted: "PeftModel") -> PreTrainedModel:
-    """The adapter added into the base weights: a plain model again."""
+    """Merges the adapter into the base weights, which gives a plain model again."""
     merged: PreTrainedModel = adapted.merge_and_unload()
     return merged

@@ -1,5 +1,5 @@
-"""How fast this machine trains and scores: a real model or a well-known shape with random weights, on pairs with
-HelpSteer3's lengths and random tokens."""
+"""Measures how fast this machine trains and scores: a real model, or a well-known shape with random weights, on pairs
+of random tokens with HelpSteer3's lengths."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -37,25 +37,25 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class BenchSettings:
-    model: str = "1b"  # one of the shapes, or a model's folder or Hub name
+    model: str = "1b"  # one of SHAPES, or a model's folder or Hub name
     batch: int = 128
     updates: int = 3
-    token_budget: int | None = None  # what suits the device
+    token_budget: int | None = None  # None: a default for the device
     max_length: int = 4096
     lora: int | None = None  # rank
     offload_optimizer: bool = False
-    checkpointing: bool | None = None  # None: as the memory estimate says
+    checkpointing: bool | None = None  # None: if the memory estimate calls for it
     objective: str = "dpo"
-    compile: bool = True  # of layers, on a GPU
+    compile: bool = True  # compile layers, on a GPU
 
 
 def bench(settings: BenchSettings) -> Iterator[dict[str, Any]]:
-    """One line about scoring, one about training."""
+    """Yields one line for scoring and one for training."""
     scorer = PairScorer(_model(settings))
     pairs = random_pairs(settings, scorer.model.config.get_text_config().vocab_size)
     measure = partial(_line, settings, scorer.model, pairs)
-    warm_up = timed(lambda: _meet_every_shape(scorer, pairs, settings), scorer.device)
-    reference = score(scorer, pairs, settings.token_budget)  # warms up, as the first update does below
+    warm_up = timed(lambda: _compile_every_shape(scorer, pairs, settings), scorer.device)
+    reference = score(scorer, pairs, settings.token_budget)  # also a warm-up, like the first update below
     seconds = timed(lambda: score(scorer, pairs, settings.token_budget), scorer.device)
     yield measure("score", [seconds], passes=1.0)
     data = TrainingData(pairs, torch.ones(len(pairs)), reference=reference, scale=torch.ones(len(pairs)))
@@ -75,8 +75,8 @@ def bench(settings: BenchSettings) -> Iterator[dict[str, Any]]:
     yield line | {"update_0_largest_log_ratio": round(largest, 4), "warm_up_s": round(warm_up, 1)}
 
 
-def _meet_every_shape(scorer: PairScorer, pairs: EncodedPairs, settings: BenchSettings) -> None:
-    """On a GPU kernels are compiled for each shape, with and without gradient; that is not timed."""
+def _compile_every_shape(scorer: PairScorer, pairs: EncodedPairs, settings: BenchSettings) -> None:
+    """On a GPU, kernels are compiled for each shape, with and without gradient. That should not be timed."""
     budget = settings.token_budget or scorer.default_budget
     if scorer.device.type != "cuda" or scorer.packing.layout != "packed":
         return
@@ -90,14 +90,14 @@ def _meet_every_shape(scorer: PairScorer, pairs: EncodedPairs, settings: BenchSe
 
 
 def _training_log_probs(trainer: Trainer) -> Tensor:
-    """(batch, 2) of the first pairs as an update computes them, gradients and packing included."""
+    """(batch, 2) for the first pairs, computed as an update does, with gradients and packing."""
     scorer, budget = trainer.scorer.train(), trainer.budget
     pairs = trainer.data.pairs.select(range(trainer.settings.batch))
-    found = torch.empty(len(pairs), 2)
+    log_probs = torch.empty(len(pairs), 2)
     for members in scorer.packing.groups(trainer.data.pairs.lengths[: len(pairs)], budget):
         batch = scorer.prepare([pairs[i] for i in members], budget)
-        found[members] = scorer(batch.to(scorer.device)).detach().float().cpu()
-    return found
+        log_probs[members] = scorer(batch.to(scorer.device)).detach().float().cpu()
+    return log_probs
 
 
 def _model(settings: BenchSettings) -> PreTrainedModel:
@@ -107,8 +107,8 @@ def _model(settings: BenchSettings) -> PreTrainedModel:
         torch.manual_seed(0)
         config = LlamaConfig(**SHAPES[settings.model], max_position_embeddings=8192)
         with device:
-            made = LlamaForCausalLM._from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
-        model: PreTrainedModel = choose_attention(made)
+            llama = LlamaForCausalLM._from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
+        model: PreTrainedModel = choose_attention(llama)
     else:
         model = load_model(ModelSource(path=settings.model), device=device)
     if settings.lora is not None:

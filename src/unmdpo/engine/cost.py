@@ -1,7 +1,7 @@
-"""Arithmetic, memory and well-known shapes: what training needs, before it is spent.
+"""Estimates the FLOPs and memory that training needs, and lists well-known model shapes.
 
-Weights, masters, gradients and moments are counted exactly; activations by what a decoder layer keeps for its backward
-pass. `benchmarks/engine.py` prints the estimate next to the measured peak.
+Weights, masters, gradients and moments are counted exactly. Activations are estimated from what a decoder layer keeps
+for its backward pass. `benchmarks/engine.py` prints the estimate next to the measured peak.
 """
 
 import os
@@ -21,8 +21,8 @@ from unmdpo.engine.pairs.logprobs import CHUNK
 
 
 def forward_flops(model: PreTrainedModel, lengths: NDArray[np.int32]) -> float:
-    """Of one pass over pairs of these lengths (n, 3): each prompt counted once, the head on response tokens only,
-    attention as far as it sees. Padding and recomputation are not useful."""
+    """FLOPs of one pass over pairs of lengths (n, 3): each prompt counted once, the head only on response tokens,
+    attention only over visible tokens. Padding and recomputation do not count as useful work."""
     shape, config = LayerShape.of(model), model.config.get_text_config()
     linear = sum(m.weight.numel() for m in body(model).modules() if isinstance(m, nn.Linear))
     prompt, chosen, rejected = lengths.astype(np.float64).T
@@ -33,8 +33,8 @@ def forward_flops(model: PreTrainedModel, lengths: NDArray[np.int32]) -> float:
 
 
 def training_passes(model: PreTrainedModel, adaptive: bool = False) -> float:
-    """An update in forward passes: forward, gradients of activations, of trained weights, and the pass before them
-    that adaptive objectives need."""
+    """The cost of an update in forward passes: the forward pass, the gradients of activations and of trained weights,
+    and the extra first pass that adaptive objectives need."""
     total = sum(p.numel() for p in model.parameters())
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     return 2 + trained / total + adaptive
@@ -42,7 +42,7 @@ def training_passes(model: PreTrainedModel, adaptive: bool = False) -> float:
 
 @lru_cache(maxsize=4)
 def matrix_rate(device: torch.device) -> float:
-    """FLOP/s of a large matrix product of random data, measured: bfloat16 on a GPU, float32 on a CPU."""
+    """Measured FLOP/s of a large random matrix product: bfloat16 on a GPU, float32 on a CPU."""
     on_gpu = device.type == "cuda"
     size, repeats, dtype = (8192, 30, torch.bfloat16) if on_gpu else (768, 4, torch.float32)
     generator = torch.Generator(device).manual_seed(0)
@@ -78,8 +78,8 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": True,
     },
 }  # fmt: skip
-LONGEST = 4096  # tokens of a sequence in HelpSteer3's distribution of lengths
-USABLE = 0.9  # share of a device's memory that we plan with
+LONGEST = 4096  # tokens in the longest sequence of HelpSteer3's length distribution
+USABLE = 0.9  # share of a device's memory that we plan to use
 FLOAT32 = 4
 
 
@@ -90,7 +90,7 @@ class Memory:
     weights: int
     state: int  # masters, gradients, moments
     activations: int
-    head: int  # logits of a chunk, and the head's gradient
+    head: int  # one chunk's logits, and the head's gradient
 
     @property
     def total(self) -> int:
@@ -107,7 +107,7 @@ def estimate(
     moments = 0 if offload_optimizer else 2 * FLOAT32
     shape = LayerShape.of(model)
     kept = shape.checkpointed if checkpointing else shape.kept
-    working = shape.kept if checkpointing else 0  # the one layer that is being recomputed
+    working = shape.kept if checkpointing else 0  # the layer being recomputed
     vocabulary = shape.width * model.config.get_text_config().vocab_size
     chunk = min(CHUNK, token_budget) * model.config.get_text_config().vocab_size
     return Memory(
@@ -120,7 +120,7 @@ def estimate(
 
 @dataclass(frozen=True)
 class LayerShape:
-    """Widths of a decoder, from any Transformers configuration."""
+    """A decoder's widths, read from any Transformers configuration."""
 
     layers: int
     width: int
@@ -139,8 +139,8 @@ class LayerShape:
 
     @property
     def kept(self) -> int:
-        """Values a layer keeps for each token: both norms' inputs and outputs, queries, keys, values, attention's
-        result, and gate, up and their product."""
+        """Values a layer keeps per token: both norms' inputs and outputs, queries, keys, values, the attention output,
+        and gate, up and their product."""
         return 4 * self.width + 2 * self.queries + 2 * self.keys + 3 * self.inner
 
     @property
@@ -150,7 +150,7 @@ class LayerShape:
 
 
 def available(device: torch.device) -> int:
-    """Bytes of the whole device, or of this machine's memory."""
+    """Total bytes of the GPU's memory, or of this machine's."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[1])
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -159,30 +159,30 @@ def available(device: torch.device) -> int:
 def needs_checkpointing(
     model: PreTrainedModel, token_budget: int, *, offload_optimizer: bool = False, world: int = 1
 ) -> bool:
-    """Whether keeping all activations would not fit."""
+    """Whether keeping all activations would run out of memory."""
     plain = estimate(model, token_budget, checkpointing=False, offload_optimizer=offload_optimizer, world=world)
     return plain.total > USABLE * available(model.device)
 
 
 def checkpoint_activations(model: PreTrainedModel) -> None:
-    """Keeps each layer's input only and computes the rest again in the backward pass."""
+    """Keeps only each layer's input and recomputes the rest in the backward pass."""
     model.gradient_checkpointing_enable({"use_reentrant": False})
 
 
 def pair_lengths(count: int, cap: int, seed: int = 7) -> list[tuple[int, int, int]]:
     """Prompt, chosen and rejected tokens: log-normal, with HelpSteer3's median response of 364.5.
 
-    Sequences longer than 4,096 are drawn again; a smaller cap shrinks all lengths in proportion.
+    Sequences longer than 4,096 tokens are redrawn; a smaller cap shrinks all lengths in proportion.
     """
-    rng, found = np.random.default_rng(seed), list[tuple[int, int, int]]()
+    rng, drawn = np.random.default_rng(seed), list[tuple[int, int, int]]()
     shrink = min(1.0, cap / LONGEST)
-    while len(found) < count:
+    while len(drawn) < count:
         prompt = int(np.clip(np.exp(rng.normal(np.log(300), 1.0)), 12, 3000))
         mean, spread = np.exp(rng.normal(np.log(364.5), 0.65)), rng.normal(0, 0.3)
         chosen, rejected = (int(max(8, mean * np.exp(sign * spread / 2))) for sign in (1, -1))
         if prompt + max(chosen, rejected) <= LONGEST:
-            found.append((_shrunk(prompt, shrink), _shrunk(chosen, shrink), _shrunk(rejected, shrink)))
-    return found
+            drawn.append((_shrunk(prompt, shrink), _shrunk(chosen, shrink), _shrunk(rejected, shrink)))
+    return drawn
 
 
 def _shrunk(tokens: int, share: float) -> int:

@@ -19,7 +19,7 @@ CHECKSUMS = "checksums.json"
 
 @dataclass(frozen=True)
 class Provenance:
-    """What a reader of the model should know; every value as it will be printed."""
+    """What someone using the model should know. Values are printed as they are."""
 
     name: str
     base_model: str
@@ -33,7 +33,7 @@ class Provenance:
 def export_model(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, provenance: Provenance
 ) -> None:
-    """Writes the folder; it appears whole or not at all. All ranks call this."""
+    """Writes the folder atomically: it appears complete or not at all. All ranks must call this."""
     ranks, weights = Ranks.current(), gathered(model)
     if ranks.first:
         try:
@@ -50,7 +50,7 @@ def export_model(
 
 
 def gathered(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """Every weight whole and on the CPU; of a sharded model on the first rank only."""
+    """Every full weight, on the CPU. Only the first rank gets them; the others get an empty dict."""
     first, weights = Ranks.current().first, {}
     for name, value in model.state_dict().items():
         whole = value.full_tensor() if hasattr(value, "full_tensor") else value

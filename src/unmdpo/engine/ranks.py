@@ -1,8 +1,8 @@
-"""Several processes as one: who does which microbatch, how ranks agree, and how a model is sharded over them.
+"""Several processes as one: which rank does which microbatch, how ranks agree, and how a model is sharded over them.
 
 Every rank knows the whole global batch and its packing, takes every n-th microbatch, and after a sum over the ranks
-knows the same numbers as the others. So statistics of the batch, adaptive objectives and scales beside the policy need
-no code of their own for several ranks.
+has the same numbers as the others. So batch statistics, adaptive objectives and scales beside the policy need no extra
+code for several ranks.
 """
 
 import os
@@ -40,8 +40,8 @@ class Ranks:
         return self.rank == 0
 
     def turns(self, microbatches: Sequence[list[int]]) -> Iterator[tuple[list[int], bool]]:
-        """This rank's microbatches. Ranks that have one less repeat the last, and it counts nothing: sharded models
-        need every rank in every pass."""
+        """This rank's microbatches, and whether each counts. A rank with one fewer than the others repeats the last
+        one without counting it, because sharded models need every rank in every pass."""
         for start in range(0, len(microbatches), self.world):
             own = start + self.rank
             yield (microbatches[own], True) if own < len(microbatches) else (microbatches[-1], False)
@@ -53,7 +53,7 @@ class Ranks:
         return values
 
     def agree(self, decision: bool, device: torch.device) -> bool:
-        """The first rank's decision on all of them."""
+        """The first rank's decision, on every rank."""
         if self.world == 1:
             return decision
         flag = torch.tensor(int(decision), device=device)
@@ -66,8 +66,8 @@ class Ranks:
 
 
 def join(device: torch.device, minutes: float = 30.0) -> Ranks:
-    """Joins the process group that `torchrun` describes in the environment, if it does. Whoever waits for another rank
-    longer than so many minutes takes it for lost."""
+    """Joins the process group that `torchrun` describes in the environment, if any. A rank that keeps the others
+    waiting for more than `minutes` counts as lost."""
     if "WORLD_SIZE" not in os.environ or dist.is_initialized():
         return Ranks.current()
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
@@ -76,7 +76,7 @@ def join(device: torch.device, minutes: float = 30.0) -> Ranks:
 
 
 def device_name() -> str:
-    """For records of where something was computed."""
+    """The device's name, to record where something was computed."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     threads = torch.get_num_threads()
@@ -84,7 +84,7 @@ def device_name() -> str:
 
 
 def local_device() -> torch.device:
-    """The GPU of this rank where there are GPUs."""
+    """This rank's GPU, or the CPU if there are no GPUs."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
@@ -95,11 +95,11 @@ def local_device() -> torch.device:
 def shard(scorer: "PairScorer", *, compute: torch.dtype = torch.bfloat16) -> "PairScorer":
     """Shards parameters, gradients and optimizer state over all ranks, in place.
 
-    The model holds float32 weights, which become the sharded masters; each layer is gathered in `compute` when its
-    turn comes, and gradients are reduced in float32. Compile layers before, and make the optimizer after.
+    The model must have float32 weights, which become the sharded masters. Each layer is gathered in `compute`
+    precision when needed, and gradients are reduced in float32. Compile layers first; create the optimizer afterwards.
     """
     if any(p.requires_grad and p.dtype != torch.float32 for p in scorer.model.parameters()):
-        raise UserError("a model is sharded with float32 weights: load it with dtype float32")
+        raise UserError("sharding needs float32 weights: load the model with dtype float32")
     mesh = init_device_mesh(scorer.device.type, (dist.get_world_size(),))
     precision = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32)
     for layer in body(scorer.model).layers:  # type: ignore[union-attr]

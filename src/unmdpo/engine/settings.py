@@ -13,31 +13,31 @@ Schedule = Literal["constant", "linear", "cosine"]
 
 
 class ModelSource(Strict):
-    """Where a model comes from and how it is talked to."""
+    """Where a model comes from and how its prompts are formatted."""
 
     path: str = Field(description="Hub name or local folder of the initial instruction-tuned model")
     revision: str | None = None
-    gguf_file: str | None = Field(None, description="a GGUF file in that place with weights and tokenizer")
+    gguf_file: str | None = Field(None, description="a GGUF file at that path, with weights and tokenizer")
     template: str | None = Field(
         None, description="Jinja text, or a .jinja file, for a tokenizer without a chat template"
     )
     chat_template: dict[str, str | bool | int | float] = Field(
-        {}, description="keyword arguments of the chat template"
+        {}, description="keyword arguments for the chat template"
     )
     trust_remote_code: bool = Field(False, description="run code that comes with the model")
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """For `from_pretrained`."""
-        given: dict[str, Any] = {"trust_remote_code": self.trust_remote_code}
+        """Keyword arguments for `from_pretrained`."""
+        keywords: dict[str, Any] = {"trust_remote_code": self.trust_remote_code}
         if self.revision is not None:
-            given["revision"] = self.revision
+            keywords["revision"] = self.revision
         if self.gguf_file is not None:
-            given["gguf_file"] = self.gguf_file
-        return given
+            keywords["gguf_file"] = self.gguf_file
+        return keywords
 
     def located(self, path: str) -> Self:
-        """The same model in a local folder that holds its weights and tokenizer."""
+        """The same model, loaded from a local folder with its weights and tokenizer."""
         return self.model_copy(update={"path": path, "revision": None, "gguf_file": None})
 
 
@@ -45,13 +45,13 @@ class AdapterSettings(Strict):
     """Train a LoRA adapter instead of all weights."""
 
     rank: Count = 64
-    alpha: Count | None = Field(None, description="2·rank if not given")
+    alpha: Count | None = Field(None, description="default: 2·rank")
     dropout: Share = 0.0
     targets: str | list[str] = Field("all-linear", description="PEFT's target modules; never the head")
 
 
 class Budget(Strict):
-    """How long to train: a number of updates, or of epochs."""
+    """How long to train: a number of updates or of epochs."""
 
     updates: Count | None = None
     epochs: Count | None = None
@@ -64,7 +64,7 @@ class Budget(Strict):
 
 
 class DefaultBudget(Budget):
-    """The paper's 150 updates where nothing is given."""
+    """Defaults to the paper's 150 updates."""
 
     @model_validator(mode="before")
     @classmethod
@@ -75,7 +75,7 @@ class DefaultBudget(Budget):
 
 
 class TrainingOverrides(Budget):
-    """What a single pilot or policy does differently; what is not given is as in `training`."""
+    """What one pilot or policy does differently; the rest is as in `training`."""
 
     learning_rate: Positive | None = None
     seed: int | None = None
@@ -83,54 +83,54 @@ class TrainingOverrides(Budget):
 
 
 class TrainingSettings(DefaultBudget):
-    """The paper's contract as defaults ("Policy training and baseline settings")."""
+    """Training settings, with the paper's values as defaults ("Policy training and baseline settings")."""
 
     batch: Count = Field(128, description="pairs in a global batch")
     learning_rate: Positive = 1e-6
-    warmup: Annotated[int, Field(ge=0)] = Field(20, description="updates until the full learning rate")
-    schedule: Schedule = Field("constant", description="of the learning rate after the warm-up")
+    warmup: Annotated[int, Field(ge=0)] = Field(20, description="updates before the full learning rate is reached")
+    schedule: Schedule = Field("constant", description="learning rate schedule after the warm-up")
     weight_decay: Nonnegative = 0.1
     betas: Shares = (0.9, 0.98)
     eps: Positive = 1e-5
-    clip: Positive = Field(1.0, description="largest norm of a gradient")
+    clip: Positive = Field(1.0, description="largest gradient norm")
     adapter: AdapterSettings | None = None
-    seed: int | None = Field(None, description="of the order and of dropout; the recipe's if not given")
+    seed: int | None = Field(None, description="seed for data order and dropout; default: the recipe's")
 
     @property
     def random_seed(self) -> int:
         return SEED if self.seed is None else self.seed
 
     def updates_over(self, slots: int) -> int:
-        """The number of updates on so many pairs."""
+        """The number of updates for a training set of this many pairs."""
         if self.updates is not None:
             return self.updates
-        assert self.epochs is not None  # one of the two is always given
+        assert self.epochs is not None  # one of the two is always set
         return self.epochs * updates_per_epoch(slots, self.batch)
 
     def changed(self, overrides: TrainingOverrides) -> Self:
-        """These settings with what one pilot or policy does differently."""
-        given = {name: value for name, value in overrides if name in TrainingOverrides.model_fields}
-        changes = {name: value for name, value in given.items() if value is not None}
+        """These settings with the overrides of one pilot or policy."""
+        known = {name: value for name, value in overrides if name in TrainingOverrides.model_fields}
+        changes = {name: value for name, value in known.items() if value is not None}
         if "updates" in changes or "epochs" in changes:
             changes = {"updates": None, "epochs": None} | changes
         return self.model_copy(update=changes)
 
 
 def updates_per_epoch(slots: int, batch: int) -> int:
-    """An epoch's incomplete last batch is dropped."""
+    """Whole batches per epoch; an incomplete last batch is dropped."""
     if slots < batch:
         raise UserError(f"{slots} pairs do not fill one batch of {batch}; lower training.batch")
     return slots // batch
 
 
 class ComputeSettings(Strict):
-    """How work is done; results do not depend on it beyond rounding, so it is part of no cache key."""
+    """How work is done. It changes results only by rounding, so it is not part of any cache key."""
 
     ranks: Count = Field(1, description="processes (GPUs) that share one model, sharded")
-    rank_minutes: Positive = Field(30.0, description="a rank that keeps the others waiting longer is taken for lost")
-    token_budget: Count | None = Field(None, description="tokens in a microbatch; what suits the device if not given")
+    rank_minutes: Positive = Field(30.0, description="a rank that keeps the others waiting longer counts as lost")
+    token_budget: Count | None = Field(None, description="tokens in a microbatch; default: chosen for the device")
     activation_checkpointing: bool | None = Field(
-        None, description="recompute activations; as memory requires if not given"
+        None, description="recompute activations; default: only if memory requires it"
     )
     offload_optimizer: bool = Field(False, description="keep the optimizer's moments in host memory")
     checkpoint_minutes: Positive = 15.0
@@ -140,7 +140,7 @@ class ComputeSettings(Strict):
 
 
 class ObjectiveChoice(Strict):
-    """An objective with the settings that somebody gave it."""
+    """An objective and its settings, as the user gave them."""
 
     name: str
     settings: dict[str, Any] = Field({})

@@ -1,4 +1,4 @@
-"""The demo: the whole method on the lab's world, with the truth beside what was learnt."""
+"""The demo: the whole method in the lab's world, with the truth next to what was learned."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -23,11 +23,11 @@ from unmdpo.stats.evaluation import Estimate, rank_correlation
 
 WORLD = Knobs(prompts=1500, noise=1.2, noise_spread=0.8)
 HELD_OUT = 500  # prompts
-KNOBS = "world.json"  # beside a world's data: what it was made with
+KNOBS = "world.json"  # next to a world's data: the knobs it was generated with
 
 
 def demo_recipe(folder: Path, knobs: Knobs = WORLD, overrides: Sequence[str] = ()) -> Recipe:
-    """Writes the world below `folder` and gives the recipe that learns from it."""
+    """Writes the world below `folder` and returns the recipe that learns from it."""
     world, place = World(knobs), folder.resolve() / "world"
     place.mkdir(parents=True, exist_ok=True)
     write_json(place / KNOBS, asdict(knobs))
@@ -47,7 +47,7 @@ class DomainCheck:
 
 @dataclass(frozen=True)
 class ScaleCheck:
-    """How a fitted scale ranks prompts beside the truth."""
+    """How a fitted scale ranks prompts, compared with the truth."""
 
     name: str
     overall: Estimate | None
@@ -58,19 +58,19 @@ def check_scale(run: Run, name: str) -> ScaleCheck:
     """q̂ against q*, over all training prompts and within each domain."""
     table, truth = run.scale(name).known(), truth_of(run.recipe)
     if truth is None:
-        raise UserError(f"{run.recipe.data.path}: the true scale of these prompts is not known")
+        raise UserError(f"{run.recipe.data.path}: the true scale of these prompts is unknown")
     fitted = np.array(table["q"].to_pylist())
     true = np.array([truth(prompt_of(text)) for text in table["prompt"].to_pylist()])
     domains = np.array(table["domain"].to_pylist())
     by_domain = {}
     for domain in sorted(set(domains)):
-        of, q = true[domains == domain], fitted[domains == domain]
-        by_domain[domain] = DomainCheck(len(q), gmean(of), gmean(q), rank_correlation(q, of))
+        q_true, q = true[domains == domain], fitted[domains == domain]
+        by_domain[domain] = DomainCheck(len(q), gmean(q_true), gmean(q), rank_correlation(q, q_true))
     return ScaleCheck(name, rank_correlation(fitted, true), by_domain)
 
 
 def truth_of(recipe: Recipe) -> Callable[[Prompt], float] | None:
-    """q* as a function of prompts, where a recipe's data are a world of the lab."""
+    """q* as a function of the prompt, if the recipe's data is a world of the lab."""
     path = Path(recipe.data.path or "") / KNOBS
     if recipe.data.path is None or not path.is_file():
         return None

@@ -1,6 +1,6 @@
-"""The lab's reference policy: a very small Llama that learnt from imperfect demonstrations.
+"""The lab's reference policy: a very small Llama trained on imperfect demonstrations.
 
-It ships inside the package; `unmdpo lab build` makes it again, the same on the same machine.
+It ships with the package; `unmdpo lab build` rebuilds it, with the same result on the same machine.
 """
 
 from collections.abc import Callable, Iterator
@@ -49,7 +49,7 @@ def build(folder: Path, updates: int = UPDATES, report: Callable[[str], None] = 
 
 
 def make_tokenizer(world: World) -> PreTrainedTokenizerFast:
-    """Byte-level, so that any text can be said, with a token for each word of the world."""
+    """A byte-level tokenizer, which can encode any text, with a token for each word of the world."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -61,11 +61,11 @@ def make_tokenizer(world: World) -> PreTrainedTokenizerFast:
     )
     texts = (text for prompt, answer in islice(world.demonstrations(), 8000) for text in (prompt.text, answer))
     tokenizer.train_from_iterator(texts, trainer)
-    made = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    wrapped = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer, pad_token=PAD, eos_token=END, clean_up_tokenization_spaces=False
     )
-    made.chat_template = TEMPLATE
-    return made
+    wrapped.chat_template = TEMPLATE
+    return wrapped
 
 
 def make_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:

@@ -1,7 +1,7 @@
-"""Experiments that only a known truth allows: turn one knob, over several seeds, and look.
+"""Experiments that need a known truth: vary one knob, with several seeds, and measure.
 
-Every point is an ordinary run of the demo's recipe, smaller, in one store: an interrupted sweep goes on, and points
-that two experiments share are made once.
+Every point is an ordinary run of a smaller demo recipe, and all share one store: an interrupted sweep resumes, and
+points shared by two experiments run only once.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ class Point:
     """One setting of the knob."""
 
     label: str
-    x: float | None = None  # where it stands on an axis, if the knob is a number
+    x: float | None = None  # its position on an axis, if the knob is a number
     knobs: Mapping[str, Any] = field(default_factory=dict)
     overrides: tuple[str, ...] = ()
 
@@ -49,14 +49,14 @@ class Experiment:
     question: str
     knob: str
     points: tuple[Point, ...]
-    measures: Mapping[str, Mapping[str, Measure]]  # what a chart shows → its series
-    overrides: tuple[str, ...]  # which scales and policies are made
+    measures: Mapping[str, Mapping[str, Measure]]  # chart → series → measure
+    overrides: tuple[str, ...]  # which scales and policies to train
     until: str | None = None
 
 
 @dataclass(frozen=True)
 class Result:
-    """A measure at one point, over seeds."""
+    """One measure at one point, for every seed."""
 
     point: Point
     chart: str
@@ -75,7 +75,7 @@ class Result:
 
 
 def recovery(scale: str) -> Measure:
-    """Spearman's correlation of a frozen scale with the truth; nan where the truth does not vary."""
+    """Spearman correlation of a frozen scale with the truth; NaN if the truth does not vary."""
     return lambda run: _value(check_scale(run, scale).overall)
 
 
@@ -96,26 +96,26 @@ def _value(correlation: Estimate | None) -> float:
 
 
 def saturation(policy: str) -> Measure:
-    """How far prompts went from q = 1 towards the bounds, 1/2 and 2: mean |log q| / log 2."""
+    """How far prompts moved from q = 1 toward the bounds 1/2 and 2: mean |log q| / log 2."""
     return lambda run: float(np.mean(np.abs(np.log2(_learned_beside(run, policy)[1]))))
 
 
 def spread(scale: str) -> Measure:
-    """Standard deviation of log q̂: it is there even where q* is the same for all."""
+    """Standard deviation of log q̂, which is positive even if q* is the same for all prompts."""
     return lambda run: float(np.std(np.log(run.scale(scale).known()["q"].to_pylist())))
 
 
 def gain(candidate: str, opponent: str) -> Measure:
-    """ΔR of one policy over another, by the gold reward."""
+    """ΔR of one policy over another, measured by the gold reward."""
     return lambda run: run.compare(candidate, opponent, "held-out").reward_difference.value
 
 
 def pilot_cost(run: Run) -> float:
-    """FLOPs of all pilots as a multiple of one policy's training."""
+    """FLOPs of all pilots, as a multiple of training one policy."""
 
     def flops(kind: Kind[Any]) -> list[float]:
-        made = [name for name, stage in run.stages.items() if stage.kind is kind]
-        return [run.artifact(name).manifest["notes"]["flops"] for name in made]
+        names = [name for name, stage in run.stages.items() if stage.kind is kind]
+        return [run.artifact(name).manifest["notes"]["flops"] for name in names]
 
     return sum(flops(PILOT_STAGE)) / flops(POLICY_STAGE)[0]
 
@@ -201,7 +201,7 @@ EXPERIMENTS: dict[str, Experiment] = {
 
 def experiment(name: str) -> Experiment:
     if name not in EXPERIMENTS:
-        raise UserError(f"no experiment is called '{name}'; {did_you_mean(name, EXPERIMENTS)}")
+        raise UserError(f"there is no experiment '{name}'; {did_you_mean(name, EXPERIMENTS)}")
     return EXPERIMENTS[name]
 
 
@@ -214,7 +214,7 @@ def sweep(
     budget: Sequence[str] = BUDGET,
     report: Callable[[str], None] = print,
 ) -> Iterator[Result]:
-    """Runs every point with every seed, and gives the measures point by point."""
+    """Runs every point with every seed, and yields the measures point by point."""
     for point in chosen.points:
         runs = []
         for seed in seeds:
@@ -226,10 +226,10 @@ def sweep(
         for chart, series in chosen.measures.items():
             for name, measure in series.items():
                 values = [measure(run) for run in runs]
-                if np.isfinite(values).all():  # a rank correlation is not defined where q* is one
+                if np.isfinite(values).all():  # a rank correlation is undefined if q* is constant
                     yield Result(point, chart, name, values)
 
 
 def _name_of(knobs: Knobs) -> str:
-    """A folder for each world: equal knobs, equal world."""
+    """The name of a world's folder: equal knobs give equal worlds."""
     return hashlib.sha256(json.dumps(vars(knobs), sort_keys=True).encode()).hexdigest()[:12]

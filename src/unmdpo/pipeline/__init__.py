@@ -1,6 +1,6 @@
-"""From a recipe to verified numbers: stages that make artifacts, and whoever runs them.
+"""From a recipe to verified numbers: the stages that produce artifacts, and the executors that run them.
 
-`store` keeps artifacts and `artifacts` knows the files in them. `stages/` holds every kind of stage in one table, each
-with its settings, its work, its cost and where it belongs in the graph. `executors/` run stages; `run` is a recipe's
-stages in a store, seen from outside; `plan`, `check` and `verify` look before and after.
+`store` keeps artifacts, and `artifacts` defines the files in them. `stages/` has one table of all kinds of stages,
+each with its settings, its work, its cost and its place in the graph. `executors/` run stages. `run` is the public
+view of a recipe's stages in a store. `plan` and `check` look at a run before it starts, `verify` after it.
 """

@@ -1,6 +1,6 @@
-"""Every file that an artifact may hold: its name, how it is written and how it is read back.
+"""Every file that an artifact may contain: its name, how it is written and how it is read.
 
-A stage saves through these and the stages after it load through these; no file's name stands anywhere else.
+Stages save and load through these definitions; file names appear nowhere else.
 """
 
 import json
@@ -35,11 +35,11 @@ class ArtifactFile(Generic[T]):
         self.write(folder / self.name, value)
 
     def load(self, artifact: Artifact) -> T:
-        """After a look at its checksum."""
+        """Reads the file after verifying its checksum."""
         return self.read(artifact.file(self.name))
 
     def peek(self, artifact: Artifact) -> T:
-        """As it is on disk, damaged or not, for `verify`."""
+        """Reads the file without verifying it, even if damaged; for `verify`."""
         return self.read(artifact.path / self.name)
 
 
@@ -106,7 +106,7 @@ def _read_comparisons(path: Path) -> list[Comparison]:
 
 @dataclass(frozen=True)
 class Panel:
-    """Prompts to evaluate on, in order."""
+    """The prompts to evaluate on, in order."""
 
     hashes: list[str]
     prompts: list[Prompt]
@@ -126,19 +126,19 @@ class Panel:
 
 
 class HeldOut(NamedTuple):
-    """What a pilot says about the comparisons it has not seen."""
+    """A pilot's scores for the comparisons it was not trained on."""
 
     rows: Tensor  # (m,)
     logps: Tensor  # (m, 2) of chosen and rejected
 
 
 class Evidence(NamedTuple):
-    """Out-of-fold values of every comparison."""
+    """Out-of-fold values for every comparison."""
 
     evidence: Tensor  # (n,) β₀·A
     evidence_ln: Tensor  # (n,) β_LN·A^LN
     valid: Tensor  # (n,) bool
-    mean_tokens: Tensor  # (n,) of the two responses
+    mean_tokens: Tensor  # (n,) mean over the two responses
     beta_ln: Tensor  # ()
 
     def of(self, length_normalized: bool) -> Tensor:
@@ -146,7 +146,7 @@ class Evidence(NamedTuple):
 
 
 class ScaleTable(NamedTuple):
-    """q of every unit. `pair_hash` is empty where units are prompts."""
+    """q for every unit. `pair_hash` is empty if units are prompts."""
 
     prompt_hash: list[str]
     pair_hash: list[str]

@@ -1,4 +1,4 @@
-"""What a run needs from outside the store, checked before any work starts: models, data, a judge."""
+"""Checks, before any work starts, what a run needs from outside the store: models, data, a judge."""
 
 import re
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ JUDGE = "evaluation.judge."
 
 
 def check_outside(run: Run, wanted: Sequence[str]) -> None:
-    """Raises for folders, files, models and judges that a recipe names and that are missing. A judge is not asked for
-    while nothing is judged: it may still be in the making while policies are trained."""
+    """Raises if a folder, file, model or judge that the recipe names is missing. The judge is only checked if
+    something will be judged: it may not exist yet while policies are trained."""
     judging = any(run.stages[name].kind is JUDGEMENT_STAGE for name in wanted)
     for key, path in missing_places(run.recipe).items():
         if judging or not key.startswith(JUDGE):
@@ -31,9 +31,9 @@ def check_outside(run: Run, wanted: Sequence[str]) -> None:
 
 
 def check_model(source: ModelSource) -> None:
-    """That it can be loaded, and that its tokenizer has a chat template that works."""
+    """Checks that the model can be found and that its tokenizer has a working chat template."""
     check_reachable(source)
-    if source.gguf_file is None:  # else it is converted first of all
+    if source.gguf_file is None:  # otherwise the first stage converts it
         Encoder.of(source).render([{"role": "user", "content": "?"}], prefix=True)
 
 
@@ -45,13 +45,13 @@ def check_judge(recipe: Recipe) -> None:
 
 
 def check_judge_code(recipe: Recipe) -> None:
-    """The same for judges that need no model, so that a plan can be made without a network."""
+    """Checks only judges that need no model, so planning works without a network."""
     if recipe.evaluation is not None and kind_of(recipe.evaluation.judge).model is None:
         check_judge(recipe)
 
 
 def missing_places(recipe: Recipe) -> dict[str, str]:
-    """Key → the file or folder that it names and that is not on this machine."""
+    """Recipe key → the file or folder it names, for those missing on this machine."""
     models: dict[str, str | None] = {"model.path": recipe.model.path}
     data: dict[str, str | None] = {"data.path": recipe.data.path}
     data["data.validation.path"] = recipe.data.validation.path
@@ -64,13 +64,13 @@ def missing_places(recipe: Recipe) -> dict[str, str]:
         for name, panel in recipe.evaluation.panels.items():
             data[f"evaluation.panels.{name}.path"] = panel.path
     named = [(key, path, Path(path)) for key, path in models.items() if path is not None]
-    # data may be below ~, which models' loaders do not know
+    # data paths may start with ~, which model loaders do not expand
     named += [(key, path, Path(path).expanduser()) for key, path in data.items() if path is not None]
     return {key: path for key, path, place in named if not _hub_name(path) and not place.exists()}
 
 
 def _hub_name(path: str) -> bool:
-    """Could this be `name` or `owner/name` on the Hub, rather than a place on this machine?"""
+    """Whether this could be `name` or `owner/name` on the Hub, rather than a local path."""
     return re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", path) is not None and not path.endswith(
         (".jsonl", ".json", ".parquet", ".gz")
     )

@@ -1,7 +1,7 @@
-"""What one stage takes: tokens, FLOPs, memory and time, estimated before they are spent.
+"""Estimates what one stage will take: tokens, FLOPs, memory and time.
 
-Times follow from useful FLOP/s measured by `benchmarks.engine` on one H200; an A100 is taken to reach the same share
-of its peak.
+Times follow from the useful FLOP/s that `benchmarks.engine` measured on one H200. An A100 is assumed to reach the same
+share of its peak.
 """
 
 from dataclasses import dataclass, field
@@ -17,11 +17,11 @@ from unmdpo.engine.cost import SHAPES, USABLE, estimate, forward_flops
 from unmdpo.engine.settings import AdapterSettings, ComputeSettings, ModelSource, ObjectiveChoice, TrainingSettings
 from unmdpo.errors import UserError
 
-H200_USEFUL = 446e12  # FLOP/s in training of the 1B model, docs/performance.md
-MEASURED_SHARES = {135e6: 0.47, 1.2e9: 1.0, 8e9: 0.8}  # of that, by parameters; the nearest size counts
-DECODING_SHARE = 0.28  # of the training rate, one token at a time: 50,400 tokens/s of the 1B model
+H200_USEFUL = 446e12  # FLOP/s when training the 1B model, docs/performance.md
+MEASURED_SHARES = {135e6: 0.47, 1.2e9: 1.0, 8e9: 0.8}  # share of that rate by parameters; the nearest size is used
+DECODING_SHARE = 0.28  # of the training rate, one token at a time: 50,400 tokens/s for the 1B model
 DECODING_MOST = 59_500  # tokens/s on an H200, however small the model; docs/performance.md
-KNOWN_SHAPES = {  # so that packaged recipes can be planned without a network
+KNOWN_SHAPES = {  # lets packaged recipes be planned without a network
     "meta-llama/Llama-3.2-1B-Instruct": "1b",
     "meta-llama/Llama-3.1-8B-Instruct": "8b",
     "Skywork/Skywork-Reward-V2-Llama-3.1-8B": "8b",
@@ -29,19 +29,19 @@ KNOWN_SHAPES = {  # so that packaged recipes can be planned without a network
     "models/arena-judge": "135m",
 }
 MEAN_PROMPT = 490  # tokens, in HelpSteer3
-TOKEN_BUDGET = 16_384  # of a microbatch on a GPU
+TOKEN_BUDGET = 16_384  # per microbatch on a GPU
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one stage takes. Zero FLOPs: no model is involved, and the time is not worth naming."""
+    """The cost of one stage. Zero FLOPs: no model is involved, and the time is negligible."""
 
     tokens: float = 0.0
     flops: float = 0.0
     memory: float = 0.0  # bytes on the device
     checkpointing: bool = False
     decoding: bool = False
-    share: float = 1.0  # of the 1B model's rate, that a model of this size reaches in training
+    share: float = 1.0  # share of the 1B model's rate that a model of this size reaches in training
 
     def seconds(self, useful_rate: float) -> float:
         if not self.decoding:
@@ -52,36 +52,36 @@ class Cost:
 
 @dataclass(frozen=True)
 class Estimates:
-    """What stages need to know to estimate their cost on devices of so much memory, `ranks` of which share a model
-    that is trained."""
+    """What stages need to estimate their cost on devices with this much `memory`, where `ranks` devices share a model
+    in training."""
 
     lengths: NDArray[np.int32]  # (n, 3) of the valid training pairs
-    prompts: int  # distinct ones among them
+    prompts: int  # distinct prompts among them
     memory: float
     ranks: int
     compute: ComputeSettings
     _passes: dict[int, float] = field(default_factory=dict)
 
     def scoring(self, model: ModelSource, share: float = 1.0) -> Cost:
-        """Log-probabilities of a share of the pairs."""
+        """The cost of log-probabilities for a share of the pairs."""
         shape = meta_model(model)
         tokens, flops = share * float(self.lengths.sum()), share * self._pass(shape)
         return Cost(tokens, flops, 2.0 * parameters(shape))
 
     def reading(self, model: ModelSource, tokens: float) -> Cost:
-        """One pass of a model over so many tokens."""
+        """The cost of one pass of a model over this many tokens."""
         size = parameters(meta_model(model))
         return Cost(tokens, 2 * size * tokens, 2.0 * size)
 
     def writing(self, model: ModelSource, tokens: float) -> Cost:
-        """So many tokens, one at a time."""
+        """The cost of generating this many tokens, one at a time."""
         size = parameters(meta_model(model))
         return Cost(tokens, 2 * size * tokens, 2.0 * size, decoding=True)
 
     def training(
         self, model: ModelSource, settings: TrainingSettings, objective: ObjectiveChoice, share: float = 1.0
     ) -> Cost:
-        """`share` of the pairs are trained on."""
+        """The cost of training on a `share` of the pairs."""
         shape, slots = meta_model(model), share * len(self.lengths)
         updates = settings.updates or (settings.epochs or 1) * int(slots // settings.batch)
         seen = updates * settings.batch / max(1, len(self.lengths))
@@ -97,13 +97,13 @@ class Estimates:
         )
 
     def _pass(self, shape: PreTrainedModel) -> float:
-        """FLOPs of one pass over all pairs; shapes are made once, so their identity will do."""
+        """FLOPs of one pass over all pairs. Shapes are cached, so their id is a safe key."""
         if id(shape) not in self._passes:
             self._passes[id(shape)] = forward_flops(shape, self.lengths)
         return self._passes[id(shape)]
 
     def _training_memory(self, shape: PreTrainedModel, checkpointing: bool, adapter: AdapterSettings | None) -> float:
-        """With an adapter nearly nothing is trained; without one, everything is."""
+        """With an adapter, nearly nothing is trained; without one, everything is."""
         for parameter in shape.parameters():
             parameter.requires_grad_(adapter is None)
         needed = estimate(
@@ -126,7 +126,7 @@ def _size_share(model: PreTrainedModel) -> float:
 
 
 def meta_model(source: ModelSource) -> PreTrainedModel:
-    """The model's shape without its weights."""
+    """The model's shape, without weights."""
     return _built(source.path, source.revision, source.gguf_file)
 
 
@@ -140,7 +140,7 @@ def _built(path: str, revision: str | None, gguf_file: str | None) -> PreTrained
             config = AutoConfig.from_pretrained(path, revision=revision, **more)
         except (OSError, ValueError) as error:
             reason = str(error).splitlines()[0]
-            raise UserError(f"the model '{path}' cannot be planned for: {reason}") from error
+            raise UserError(f"cannot plan for the model '{path}': {reason}") from error
     with torch.device("meta"):
         model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
             config, dtype=torch.bfloat16

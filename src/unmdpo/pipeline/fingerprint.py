@@ -1,4 +1,4 @@
-"""What local files contain, so that a changed file is not taken for the one a stage has seen."""
+"""Checksums of local files, so a changed file is not mistaken for the one a stage used."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from unmdpo.pipeline.store import Store
 
 
 class Fingerprints:
-    """Checksums of files, remembered by path, size and time of change: models are large."""
+    """File checksums, remembered by path, size and modification time because models are large."""
 
     def __init__(self, store: Store) -> None:
         self._file = store.root / "fingerprints.json"
@@ -20,7 +20,7 @@ class Fingerprints:
             self._known = {}
 
     def of(self, path: str) -> dict[str, str] | None:
-        """Name → SHA-256 of a local file or a folder's files; None for a name on the Hub."""
+        """Name → SHA-256 for a local file or a folder's files; None for a name on the Hub."""
         place = Path(path).expanduser()
         if place.is_file():
             return {place.name: self._checksum(place)}
@@ -35,7 +35,7 @@ class Fingerprints:
         if known is None or known["seen"] != seen:
             self._known[name] = {"seen": seen, "sha256": sha256(path)}
             folder = self._file.parent
-            if folder.is_dir() and os.access(folder, os.W_OK):  # a reader may not be allowed to write
+            if folder.is_dir() and os.access(folder, os.W_OK):  # the store may be read-only
                 write_json(self._file, self._known)
         digest: str = self._known[name]["sha256"]
         return digest

@@ -1,4 +1,4 @@
-"""A fitted scale, useful by itself: q of the prompts it was fitted to, and of any others."""
+"""A fitted scale: q for the prompts it was fitted to, and for any others."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from unmdpo.pipeline.store import Artifact
 from unmdpo.scale import Units
 from unmdpo.scale.features import count_sketch
 
-UNKNOWN = -1  # a domain that training did not have
+UNKNOWN = -1  # a domain not seen in training
 
 
 @dataclass(frozen=True)
@@ -32,22 +32,22 @@ class FittedScale:
     name: str
     artifact: Artifact
     comparisons: Artifact  # what it was fitted to
-    model: ModelSource | None  # whose embeddings it looks at, if it looks at any
+    model: ModelSource | None  # the model for its embeddings, if it uses any
 
     def known(self) -> pa.Table:
-        """Every training prompt with its q, surest first: prompt, domain, q."""
+        """Every training prompt with its q, smallest (surest) first: prompt, domain, q."""
         rows = COMPARISONS.load(self.comparisons)
         domains, prompts = modal_domains(rows), {row.prompt_hash: row.prompt for row in rows}
         table = pa.table(SCALES.load(self.artifact)._asdict())
         hashes = table["prompt_hash"].to_pylist()
         table = table.append_column("prompt", pa.array([prompt_text(prompts[name]) for name in hashes]))
-        return _surest_first(table.append_column("domain", pa.array([domains[name] for name in hashes])))
+        return _by_scale(table.append_column("domain", pa.array([domains[name] for name in hashes])))
 
     def predict(self, prompts: Sequence[Prompt], domains: Mapping[str, str] | None = None) -> Tensor:
-        """(n,) q of any prompts, with everything frozen. `domains` maps prompt hashes to names."""
+        """(n,) q for any prompts, with everything frozen. `domains` maps prompt hashes to domain names."""
         estimator = ESTIMATOR.load(self.artifact)
         if estimator.settings.unit != "prompt":
-            raise UserError(f"scale '{self.name}' is one of pairs, and new prompts have no responses yet")
+            raise UserError(f"scale '{self.name}' is for pairs, and cannot predict q for prompts without responses")
         sketch = torch.zeros(len(prompts), 1)
         if self.model is not None:
             model = load_model(self.model, device=local_device())
@@ -55,7 +55,7 @@ class FittedScale:
         return estimator.predict(Units(sketch, self._domain_ids(prompts, domains or {})))
 
     def table(self, prompts: Sequence[Prompt], domains: Mapping[str, str]) -> pa.Table:
-        """New prompts with their q, surest first."""
+        """New prompts with their q, smallest q first."""
         hashes = [prompt_hash(prompt) for prompt in prompts]
         columns = {
             "prompt_hash": hashes,
@@ -63,7 +63,7 @@ class FittedScale:
             "prompt": [prompt_text(prompt) for prompt in prompts],
             "domain": [domains.get(name, "") for name in hashes],
         }
-        return _surest_first(pa.table(columns))
+        return _by_scale(pa.table(columns))
 
     def _domain_ids(self, prompts: Sequence[Prompt], domains: Mapping[str, str]) -> Tensor:
         numbers = domain_ids(modal_domains(COMPARISONS.load(self.comparisons)).values())
@@ -79,5 +79,5 @@ def write_table(table: pa.Table, path: Path) -> None:
         raise UserError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
-def _surest_first(table: pa.Table) -> pa.Table:
+def _by_scale(table: pa.Table) -> pa.Table:
     return table.take(pc.sort_indices(table, sort_keys=[("q", "ascending"), ("prompt_hash", "ascending")]))

@@ -1,4 +1,4 @@
-"""Artifacts that no run refers to, and damaged ones that were moved out of the way."""
+"""Finds artifacts that no run refers to, and damaged ones in quarantine."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ from unmdpo.pipeline.store import QUARANTINE, Store
 
 
 def unreferenced(store: Store) -> dict[str, int]:
-    """Place → bytes, of what no run's record names, directly or as an input."""
+    """Place → bytes, for artifacts that no run's record names, directly or as an input."""
     kept: set[str] = set()
     for record in (store.root / "runs").glob(f"*/{RECORD}"):
         try:
@@ -18,13 +18,13 @@ def unreferenced(store: Store) -> dict[str, int]:
             kept |= {stage["place"] for stage in stages.values()}
             kept |= {place for stage in stages.values() for place in stage["inputs"].values()}
         except (ValueError, KeyError) as error:
-            raise UserError(f"{record}: not readable, so nothing is called unreferenced: {error}") from error
+            raise UserError(f"{record}: cannot be read, so nothing is listed as unused: {error}") from error
     places = {f"{path.parent.name}/{path.name}": path for path in _folders(store.root / "artifacts", "*/*")}
     return {place: _size(path) for place, path in places.items() if place not in kept}
 
 
 def quarantined(store: Store) -> dict[str, int]:
-    """Place → bytes."""
+    """Place → bytes, for artifacts in quarantine."""
     return {f"{QUARANTINE}/{path.name}": _size(path) for path in _folders(store.root / QUARANTINE, "*")}
 
 
@@ -36,7 +36,7 @@ def discard(store: Store, place: str) -> None:
 
 
 def _folders(root: Path, pattern: str) -> list[Path]:
-    """Without files that something else left there."""
+    """Matching folders, without stray files."""
     return sorted(path for path in root.glob(pattern) if path.is_dir())
 
 

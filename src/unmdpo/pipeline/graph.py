@@ -1,4 +1,4 @@
-"""The stages of one recipe as they are put together: each is made once, after the stages it needs."""
+"""Builds the stages of one recipe: each is added once, after the stages it needs."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,17 +16,17 @@ Files = dict[str, dict[str, str] | None]  # path → name → SHA-256; None for 
 class Graph:
     recipe: Recipe
     fingerprints: Fingerprints
-    borrowed: Mapping[str, Stage[Any]] = field(default_factory=dict)  # scales of other runs, by name
+    borrowed: Mapping[str, Stage[Any]] = field(default_factory=dict)  # scales from other runs, by name
     stages: dict[str, Stage[Any]] = field(default_factory=dict)  # by name, inputs first
 
     def stage(self, kind: Kind[S], settings: S, inputs: Mapping[str, Stage[Any]], name: str | None = None) -> Stage[S]:
-        """This stage; the one that exists if its name is taken."""
-        made = Stage(kind, name or kind.name, settings, inputs)
-        existing: Stage[S] = self.stages.setdefault(made.name, made)
+        """Adds a stage, or returns the existing one with this name."""
+        new = Stage(kind, name or kind.name, settings, inputs)
+        existing: Stage[S] = self.stages.setdefault(new.name, new)
         return existing
 
     def pinned(self, model: ModelSource) -> PinnedModel:
-        """The model with checksums of the files that decide what it says."""
+        """The model with checksums of the files that affect its output."""
         files = self.fingerprints.of(model.path)
         if model.template is not None and model.template.endswith(".jinja"):
             files = (files or {}) | (self.fingerprints.of(model.template) or {})

@@ -1,6 +1,6 @@
-"""What a run will cost, before it is spent: tokens, FLOPs, memory and time of every stage.
+"""Estimates what a run will cost: tokens, FLOPs, memory and time of every stage.
 
-Lengths are exact once the data is encoded; before that they are drawn from HelpSteer3's distribution, and the plan
+Lengths are exact once the data is encoded. Before that, they are drawn from HelpSteer3's distribution, and the plan
 says so.
 """
 
@@ -20,7 +20,7 @@ from unmdpo.pipeline.run import Run
 from unmdpo.pipeline.stages.data import COMPARISONS_STAGE, ENCODED_STAGE
 from unmdpo.pipeline.stages.pilots import PILOT_STAGE
 
-PEAKS = {"h200": 989e12, "a100": 312e12}  # dense bfloat16, by the vendor
+PEAKS = {"h200": 989e12, "a100": 312e12}  # dense bfloat16, vendor figures
 MEMORY = {"h200": 141e9, "a100": 80e9}
 CPU_SHARE = 0.1  # of the measured matrix rate
 ASSUMED_PAIRS = 10_000
@@ -37,21 +37,21 @@ class StageCost:
 @dataclass(frozen=True)
 class Plan:
     stages: list[StageCost]
-    assumed: list[str]  # what is not known yet
+    assumed: list[str]  # what had to be assumed
 
     def seconds(self, useful_rate: float) -> float:
-        """For what does not exist yet, one stage after another."""
+        """Time for the unfinished stages, run one after another."""
         return sum(stage.cost.seconds(useful_rate) for stage in self.stages if not stage.cached)
 
     @property
     def pilot_share(self) -> float:
-        """The share of all FLOPs that pilots and their scoring take: the price of a learned scale."""
+        """The share of all FLOPs spent on pilots and their scoring: the price of a learned scale."""
         pilots = sum(stage.cost.flops for stage in self.stages if stage.kind == PILOT_STAGE.name)
         return pilots / max(1.0, sum(stage.cost.flops for stage in self.stages))
 
 
 def useful_rate(device: str) -> float:
-    """Useful FLOP/s in training: of a named GPU, or of `this` machine."""
+    """Useful FLOP/s in training, on a named GPU or on `this` machine."""
     if device in PEAKS:
         return H200_USEFUL * PEAKS[device] / PEAKS["h200"]
     if device != "this":
@@ -70,9 +70,9 @@ class Need:
     """What a run takes on GPUs of one kind."""
 
     device: str
-    gpus: int  # that share one model; several policies may be trained side by side
-    memory: float  # bytes on each, at most
-    hours: float  # of one GPU, for all that does not exist yet
+    gpus: int  # that share one model; several policies can train in parallel
+    memory: float  # most bytes on each
+    hours: float  # on one GPU, for all unfinished stages
 
     @property
     def name(self) -> str:
@@ -80,7 +80,7 @@ class Need:
 
 
 def needs(run: Run) -> list[Need]:
-    """On each kind of GPU: how many must share a model for it to fit, and how long they work."""
+    """For each kind of GPU: how many must share a model for it to fit, and how long the run takes."""
     return [_need(run, device) for device in PEAKS]
 
 
@@ -111,12 +111,12 @@ def _planned(run: Run, memory: float, ranks: int) -> Plan:
 
 
 def _lengths(run: Run) -> tuple[NDArray[np.int32], list[str]]:
-    """(n, 3) of the valid training pairs, and what of it is assumed."""
+    """(n, 3) lengths of the valid training pairs, and what about them is assumed."""
     encoded = run.finished.get(ENCODED_STAGE.name)
     if encoded is not None:
         return PAIRS.load(encoded).valid_lengths, []
     data, comparisons = run.recipe.data, run.finished.get(COMPARISONS_STAGE.name)
-    official, assumed = SOURCES[data.source].hub, ["lengths of HelpSteer3's shape"]
+    official, assumed = SOURCES[data.source].hub, ["lengths as in HelpSteer3"]
     if comparisons is not None:
         count = int(comparisons.manifest["notes"]["comparisons"])
     elif data.path is None and official is not None:

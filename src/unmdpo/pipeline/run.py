@@ -1,4 +1,4 @@
-"""A recipe's stages in a store: what is finished, what it says, and which artifacts belong together."""
+"""A recipe's stages in a store: what is finished, its results, and which artifacts belong together."""
 
 import fnmatch
 import json
@@ -65,7 +65,7 @@ class Run:
         return self.has(SUMMARY_STAGE)
 
     def inputs_of(self, stage: Stage[Any]) -> dict[str, Artifact]:
-        """The finished artifacts that a stage is made from."""
+        """The finished artifacts that a stage needs."""
         artifacts = {name: self.find(needed) for name, needed in stage.inputs.items()}
         for name, artifact in artifacts.items():
             if artifact is None:
@@ -77,18 +77,18 @@ class Run:
         return SUMMARY.load(self.artifact(SUMMARY_STAGE.name))
 
     def policy(self, name: str) -> Path:
-        """A folder for `from_pretrained`."""
+        """The policy's folder, for `from_pretrained`."""
         return MODEL.load(self.artifact(POLICY_STAGE.called(name)))
 
     def comparisons(self) -> list[Comparison]:
-        """What was trained on."""
+        """The training comparisons."""
         return COMPARISONS.load(self.artifact(COMPARISONS_STAGE.name))
 
     def panel(self, name: str) -> Panel:
         return PANEL.load(self.artifact(PANEL_STAGE.called(name)))
 
     def scale(self, name: str) -> FittedScale:
-        """A fitted scale: `predict(prompts)` gives q of any prompts."""
+        """A fitted scale: `predict(prompts)` returns q for any prompts."""
         artifact = self.artifact(SCALE_STAGE.called(name))
         features = self.stages[SCALE_STAGE.called(name)].inputs.get("features")
         model = None
@@ -100,7 +100,7 @@ class Run:
         return FittedScale(name, artifact, self.artifact(COMPARISONS_STAGE.name), model)
 
     def table(self) -> list[dict[str, Any]]:
-        """One row for each panel, opponent and policy: the headline numbers with their intervals."""
+        """One row per panel, opponent and policy: the main numbers with their intervals."""
         rows = []
         for panel, report in self.summary.items():
             for opponent, outcomes in report["against"].items():
@@ -113,16 +113,16 @@ class Run:
         return rows
 
     def generations(self, policy: str, panel: str) -> list[dict[str, Any]]:
-        """What a policy answered on a panel, with the judge's scores."""
-        made = GENERATIONS.load(self.artifact(GENERATION_STAGE.called(policy, panel)))
+        """A policy's answers on a panel, with the judge's scores."""
+        answers = GENERATIONS.load(self.artifact(GENERATION_STAGE.called(policy, panel)))
         scores = SCORES.load(self.artifact(JUDGEMENT_STAGE.called(policy, panel)))
         return [
             {"prompt": prompt, "text": row["text"], "score": score["score"], "finished": row["finished"]}
-            for prompt, row, score in zip(self.panel(panel).prompts, made, scores, strict=True)
+            for prompt, row, score in zip(self.panel(panel).prompts, answers, scores, strict=True)
         ]
 
     def compare(self, candidate: str, opponent: str, panel: str) -> Outcome:
-        """Any two policies directly, on the same prompts and resamples as the summary's."""
+        """Compares any two policies directly, on the same prompts and resamples as the summary."""
         prompts = self.panel(panel)
         ours, theirs = (
             judged(self.artifact(JUDGEMENT_STAGE.called(policy, panel)), prompts) for policy in (candidate, opponent)
@@ -130,7 +130,7 @@ class Run:
         return compare(ours, theirs, Resamples.draw(len(prompts), self.recipe.seed))
 
     def record(self) -> None:
-        """Which artifacts the run consists of, for people and for `verify`."""
+        """Writes down which artifacts belong to the run, for people and for `verify`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         write_text(self.folder / RECIPE, self.recipe.to_yaml())
         stages = {
@@ -140,7 +140,7 @@ class Run:
         write_json(self.folder / RECORD, {"recipe": self.recipe.digest, "stages": stages})
 
     def matching(self, pattern: str) -> list[str]:
-        """Stages of this name or kind; `policy[*]` and the like match too."""
+        """The stages with this name or kind, or matching a pattern such as `policy[*]`."""
         names = [
             name
             for name, stage in self.stages.items()
@@ -151,7 +151,7 @@ class Run:
         return names
 
     def wanted(self, until: str | None = None, only: str | None = None) -> list[str]:
-        """All stages, those that `until` needs and itself, or those that match `only` alone."""
+        """All stages; or those matching `until` and everything they need; or just those matching `only`."""
         if only is not None:
             return self.matching(only)
         if until is None:
@@ -169,7 +169,7 @@ class Run:
         return [name for name in self.stages if name in needed]
 
     def with_dependents(self, names: Sequence[str]) -> list[str]:
-        """These stages and everything that was made from them."""
+        """These stages and everything that depends on them."""
         affected = set(names)
         for name, stage in self.stages.items():  # inputs come first
             if any(needed.name in affected for needed in stage.inputs.values()):
@@ -178,7 +178,7 @@ class Run:
 
 
 def open_run(recipe: Recipe, store: Store, *, planning: bool = False) -> Run:
-    """The run of a recipe, whatever of it is finished; while `planning`, even without what it borrows."""
+    """Opens a recipe's run, finished or not. With `planning`, scales borrowed from other runs may be missing."""
     borrowed = {
         name: _borrowed(store, scale.run, name, planning)
         for name, scale in recipe.scales.items()
@@ -192,7 +192,7 @@ class _Place(Strict):
 
 
 class _Borrowed(Stage[_Place]):
-    """A stage of another run: its place is known, its inputs are that run's business."""
+    """A stage of another run: its place is known, and its inputs belong to that run."""
 
     @property
     def place(self) -> str:
@@ -200,7 +200,7 @@ class _Borrowed(Stage[_Place]):
 
 
 def _borrowed(store: Store, run: str, scale: str, planning: bool) -> Stage[_Place]:
-    """A fitted scale of another run, as a stage that is already done."""
+    """A fitted scale of another run, as a finished stage."""
     names = re.compile(rf"{re.escape(run)}(-[0-9a-f]{{12}})?")
     folders = [path.parent for path in (store.root / "runs").glob(f"*/{RECORD}") if names.fullmatch(path.parent.name)]
     places = dict[str, str]()
@@ -216,9 +216,9 @@ def _borrowed(store: Store, run: str, scale: str, planning: bool) -> Stage[_Plac
     if len(places) > 1:
         raise UserError(f"several runs '{run}' have a scale '{scale}'; name one: {', '.join(places.values())}")
     (place,) = places
-    kind = Kind(SCALE_STAGE.name, _elsewhere, version=0)
+    kind = Kind(SCALE_STAGE.name, _not_made_here, version=0)
     return _Borrowed(kind, f"{run}/{SCALE_STAGE.called(scale)}", _Place(place=place))
 
 
-def _elsewhere(job: Job[_Place]) -> Notes:
+def _not_made_here(job: Job[_Place]) -> Notes:
     raise UserError(f"{job.stage.name} belongs to another run and is missing")

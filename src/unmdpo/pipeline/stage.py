@@ -1,4 +1,4 @@
-"""What a stage is: settings that change its result, the stages it needs, and the work itself."""
+"""What a stage is: the settings that affect its result, the stages it needs, and the work itself."""
 
 import hashlib
 import json
@@ -21,36 +21,36 @@ if TYPE_CHECKING:
     from unmdpo.pipeline.costs import Cost, Estimates
     from unmdpo.pipeline.graph import Graph
 
-# As the process began. PyTorch turns oneDNN off for good after one bfloat16 product on a processor without
-# bfloat16, and later float32 results then round differently: each stage starts as if it were the first.
+# oneDNN's setting at process start. After one bfloat16 product on a processor without bfloat16, PyTorch turns oneDNN
+# off for good, and later float32 results round differently. Each stage restores this, as if it were the first.
 ONEDNN = bool(torch.backends.mkldnn.enabled)
 
 CONVERTED = "converted"  # the input that holds a model converted from a GGUF file
-Notes = dict[str, Any]  # what a stage wants its manifest to say: tokens, FLOPs, …
+Notes = dict[str, Any]  # what a stage adds to its manifest: tokens, FLOPs, …
 S = TypeVar("S", bound=Strict)
 T = TypeVar("T")
 
 
 class PinnedModel(ModelSource):
-    """A model as a recipe names it, with the checksums of its files where it is a local folder."""
+    """A model as named in a recipe, with checksums of its files if it is a local folder."""
 
     files: dict[str, str] | None = None
 
 
 @dataclass(frozen=True)
 class Kind(Generic[S]):
-    """All that is known about one sort of stage; a new version where the same settings give another result."""
+    """Everything about one kind of stage. Raise the version when the same settings give a different result."""
 
     name: str
     work: Callable[["Job[S]"], Notes]
     version: int = 1
-    uses_model: bool = False  # computes with a model, so wants a GPU
+    uses_model: bool = False  # runs a model, so it should get a GPU
     ranked: bool = False  # several ranks can share the work
-    cost: Callable[["Estimates", "Stage[S]"], "Cost"] | None = None  # None: not worth naming
-    wanted: Callable[["Graph"], None] | None = None  # adds what a recipe asks for outright
+    cost: Callable[["Estimates", "Stage[S]"], "Cost"] | None = None  # None: negligible
+    wanted: Callable[["Graph"], None] | None = None  # adds the stages that a recipe asks for directly
 
     def called(self, *parts: object) -> str:
-        """The name of one such stage in a run, such as `pilot[2]`."""
+        """The name of one stage of this kind in a run, such as `pilot[2]`."""
         return f"{self.name}[{','.join(map(str, parts))}]" if parts else self.name
 
 
@@ -58,12 +58,12 @@ class Kind(Generic[S]):
 class Stage(Generic[S]):
     kind: Kind[S]
     name: str  # unique in a run
-    settings: S  # everything that changes the result
+    settings: S  # everything that affects the result
     inputs: Mapping[str, "Stage[Any]"] = field(default_factory=dict)
 
     @cached_property
     def key(self) -> str:
-        """The digest of the settings, the inputs' keys and the code's version."""
+        """A digest of the settings, the inputs' keys and the code version."""
         described = {
             "kind": self.kind.name,
             "version": self.kind.version,
@@ -75,48 +75,48 @@ class Stage(Generic[S]):
 
     @property
     def place(self) -> str:
-        """Where its artifact is kept in a store."""
+        """The path of its artifact in the store."""
         return f"{self.kind.name}/{self.key}"
 
 
 @dataclass(frozen=True)
 class Job(Generic[S]):
-    """A stage at work: an unfinished folder of its own, which survives a crash, and finished inputs."""
+    """A stage in progress: its work folder, which survives a crash, and its finished inputs."""
 
     stage: Stage[S]
     folder: Path
     inputs: Mapping[str, Artifact]
     compute: ComputeSettings
-    report: Callable[[str], None]  # says how far the work is
+    report: Callable[[str], None]  # shows progress
 
     @property
     def settings(self) -> S:
         return self.stage.settings
 
     def load(self, file: ArtifactFile[T], of: str) -> T:
-        """A file of one of the inputs."""
+        """Loads a file of one of the inputs."""
         return file.load(self.inputs[of])
 
     def save(self, file: ArtifactFile[T], value: T) -> None:
         file.save(self.folder, value)
 
     def source(self, model: PinnedModel) -> ModelSource:
-        """Where to load a model from: its converted copy if there is one among the inputs."""
+        """Where to load a model from: its converted copy, if the inputs include one."""
         if CONVERTED in self.inputs:
             return model.located(str(self.load(MODEL, CONVERTED)))
         return model
 
     def do(self) -> Notes:
-        """The work, with the kernels that the recipe allows."""
+        """Does the work, with deterministic kernels if the recipe asks for them."""
         if self.compute.deterministic:
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it starts
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads this when it starts
         torch.use_deterministic_algorithms(self.compute.deterministic, warn_only=True)
         torch.backends.mkldnn.enabled = ONEDNN  # type: ignore[assignment]
         try:
             return self.stage.kind.work(self)
         except torch.OutOfMemoryError as error:
             raise UserError(
-                f"{self.stage.name}: GPU memory is full ({str(error).split('. ')[0]}). Run fewer --jobs "
+                f"{self.stage.name}: out of GPU memory ({str(error).split('. ')[0]}). Run fewer --jobs "
                 "at once, lower compute.token_budget, or set compute.activation_checkpointing=true; "
                 "finished stages are kept"
             ) from error

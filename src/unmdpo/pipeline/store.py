@@ -1,10 +1,10 @@
-"""Artifacts on disk, found by what made them: whole or not there, each with a manifest.
+"""Artifacts on disk, found by the key of the stage that made them. Each is complete or absent, and has a manifest.
 
 artifacts/KIND/KEY/     finished: files and manifest.json
-quarantine/KIND-KEY/    damaged: noticed when it was read, and moved out of the way
+quarantine/KIND-KEY/    damaged: detected on reading, and moved out of the way
 work/KEY/               unfinished: what a stage has so far, kept for the next attempt
-locks/KEY               held while a stage works, released by the system if it dies
-runs/NAME/run.json      which artifacts a run consists of
+locks/KEY               held while a stage runs; the system releases it if the process dies
+runs/NAME/run.json      which artifacts belong to a run
 """
 
 import contextlib
@@ -46,7 +46,7 @@ class Artifact:
         return manifest
 
     def _on_disk(self) -> tuple[dict[str, Any] | None, str]:
-        """The manifest, if it is one, and its text; other trouble with the disk is not the artifact's."""
+        """The manifest, or None if it is missing or invalid, and its text. Other disk errors are raised."""
         try:
             text = (self.path / MANIFEST).read_text("utf-8")
             manifest = json.loads(text)
@@ -56,53 +56,53 @@ class Artifact:
 
     @property
     def intact(self) -> bool:
-        """Whether the manifest is, to the byte, what was written."""
+        """Whether the manifest is exactly what was written."""
         manifest, text = self._on_disk()
         try:
             return manifest is not None and text == as_json(sealed(manifest))
-        except ValueError:  # it holds what we never write
+        except ValueError:  # it contains values that we never write
             return False
 
     @property
     def digest(self) -> str:
-        """Of its contents: every file's name and checksum, without what only says how long it took."""
+        """A digest of its contents: every file's name and checksum, except for the throughput log."""
         files = {name: entry for name, entry in self.manifest["files"].items() if name != THROUGHPUT}
         text = json.dumps(files, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def file(self, name: str) -> Path:
-        """A file or folder of it, after checking what is about to be read."""
+        """The path of one of its files or folders, after verifying the checksums."""
         if not self.intact:
             raise self._quarantined(MANIFEST)
         files = self.manifest.get("files")
-        prefix = f"{name}/" if name else ""  # without a name: all of it
+        prefix = f"{name}/" if name else ""  # an empty name means the whole artifact
         listed = {
-            given: entry
-            for given, entry in (files if isinstance(files, dict) else {}).items()
-            if f"{given}/".startswith(prefix)
+            member: entry
+            for member, entry in (files if isinstance(files, dict) else {}).items()
+            if f"{member}/".startswith(prefix)
         }
         if not listed:
-            raise UserError(f"{self.path} has no '{name}': another version may have made it; use --force")
-        for given, entry in listed.items():
-            if not _matches(self.path / given, entry):
-                raise self._quarantined(given)
+            raise UserError(f"{self.path} has no '{name}': it may be from another version; rebuild it with --force")
+        for member, entry in listed.items():
+            if not _matches(self.path / member, entry):
+                raise self._quarantined(member)
         return self.path / name
 
     def _quarantined(self, damaged: str) -> UserError:
-        """Moves the artifact out of the way, so that the next run rebuilds it."""
+        """Moves the artifact out of the way, so the next run rebuilds it."""
         root, kind, key = self.path.parents[2], self.path.parent.name, self.path.name
         place = _free(root / QUARANTINE / f"{kind}-{key}")
         try:
             place.parent.mkdir(exist_ok=True)
             self.path.rename(place)
         except OSError as error:
-            how = f"it could not be moved away ({error.strerror}); remove the folder and run the same command"
+            how = f"it could not be moved away ({error.strerror}); remove the folder and run the same command again"
         else:
             how = f"it was moved to {place}; the same command rebuilds it"
         return UserError(f"{self.path}: damaged: {damaged} is not what was written; {how}")
 
     def damage(self) -> list[str]:
-        """Files that are not what the manifest says, and the manifest if it is not what was written."""
+        """Files that differ from the manifest, or the manifest itself if it was changed."""
         if not self.intact:
             return [MANIFEST]
         expected = self.manifest["files"]
@@ -116,11 +116,11 @@ class Artifact:
         return [*changed, *missing, *(f"{name} (unexpected)" for name in sorted(present - set(expected)))]
 
 
-_HASHED: dict[tuple[Path, int, int], str] = {}  # by this process: a file as it was at that time
+_HASHED: dict[tuple[Path, int, int], str] = {}  # checksums this process computed, by path, size and modification time
 
 
 def _matches(path: Path, entry: Mapping[str, Any]) -> bool:
-    """Whether a file is the one that the manifest describes."""
+    """Whether a file matches its entry in the manifest."""
     try:
         status = path.stat()
         if status.st_size != entry["bytes"]:
@@ -128,13 +128,13 @@ def _matches(path: Path, entry: Mapping[str, Any]) -> bool:
         key = (path, status.st_size, status.st_mtime_ns)
         if key not in _HASHED:
             _HASHED[key] = sha256(path)
-    except (FileNotFoundError, TypeError, KeyError):  # missing, or a manifest that does not describe it
+    except (FileNotFoundError, TypeError, KeyError):  # missing, or a malformed entry
         return False
     return bool(_HASHED[key] == entry.get("sha256"))
 
 
 def _free(path: Path) -> Path:
-    """This path, or the first of its kind that is not taken."""
+    """This path, or the first unused one with a number added."""
     taken = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
     return next(place for place in itertools.chain([path], taken) if not place.exists())
 
@@ -144,7 +144,7 @@ class Store:
         self.root = root
 
     def prepare(self) -> None:
-        """Makes the folders. Reading does not call this, so it leaves nothing behind."""
+        """Creates the folders. Reading does not call this, so reading never creates anything."""
         try:
             for name in ("artifacts", "work", "locks", "runs"):
                 (self.root / name).mkdir(parents=True, exist_ok=True)
@@ -158,17 +158,17 @@ class Store:
         return Artifact(path) if (path / MANIFEST).is_file() else None
 
     def remove(self, place: str) -> None:
-        """Forgets a finished artifact and whatever is unfinished of it."""
+        """Removes an artifact, finished or not."""
         kind, _, key = place.rpartition("/")
         with self._lock(key):
-            (self.root / "artifacts" / place / MANIFEST).unlink(missing_ok=True)  # first: it is no longer finished
+            (self.root / "artifacts" / place / MANIFEST).unlink(missing_ok=True)  # first: no longer finished
             shutil.rmtree(self.root / "artifacts" / kind / key, ignore_errors=True)
             shutil.rmtree(self.root / "work" / key, ignore_errors=True)
 
     def make(self, place: str, describe: Mapping[str, Any], work: Callable[[Path], Mapping[str, Any]]) -> Artifact:
-        """The artifact of this place: as it is, or made now by `work` in a folder of its own.
+        """Returns the artifact at this place, or has `work` create it in a separate folder.
 
-        Of several processes that want it, one works and the others wait for it.
+        If several processes want it, one does the work and the others wait.
         """
         _, _, key = place.rpartition("/")
         with self._lock(key):
@@ -177,7 +177,7 @@ class Store:
                 return existing
             folder, target = self.work_folder(place), self.root / "artifacts" / place
             folder.mkdir(exist_ok=True)
-            (folder / MANIFEST).unlink(missing_ok=True)  # of an attempt that ended just before the rename
+            (folder / MANIFEST).unlink(missing_ok=True)  # from an attempt that ended just before the rename
             remove_leftovers(folder)
             started, began = time.time(), time.monotonic()
             try:
@@ -194,7 +194,7 @@ class Store:
                 }
                 write_json(folder / MANIFEST, sealed(manifest))
                 apply_umask(folder)
-                shutil.rmtree(target, ignore_errors=True)  # one without a manifest
+                shutil.rmtree(target, ignore_errors=True)  # a leftover without a manifest
                 target.parent.mkdir(parents=True, exist_ok=True)
                 folder.rename(target)
             except OSError as error:
@@ -205,11 +205,11 @@ class Store:
                 raise UserError(f"{folder}: {error}; {RESUME_HINT}") from error
             finally:
                 with contextlib.suppress(OSError):
-                    folder.rmdir()  # if nothing was begun in it; what was begun is kept for the next attempt
+                    folder.rmdir()  # only if empty; unfinished work is kept for the next attempt
             return Artifact(target)
 
     def work_folder(self, place: str) -> Path:
-        """Where the artifact of this place is made."""
+        """The folder where the artifact for this place is created."""
         return self.root / "work" / place.rpartition("/")[2]
 
     def _lock(self, key: str) -> FileLock:
@@ -218,7 +218,7 @@ class Store:
 
 
 def sealed(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """A manifest with the checksum of all else that it says."""
+    """The manifest with a checksum of its content added."""
     content = {name: value for name, value in manifest.items() if name != "seal"}
     return content | {"seal": hashlib.sha256(as_json(content).encode()).hexdigest()}
 

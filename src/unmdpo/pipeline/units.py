@@ -1,4 +1,4 @@
-"""What has a scale: prompts, or prompts with a pair of responses, and what the rows say about them."""
+"""The units of a scale: prompts, or prompts with a pair of responses, and what the rows say about them."""
 
 import hashlib
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ CATEGORIES = (-3, -2, -1, 1, 2, 3)
 
 @dataclass(frozen=True)
 class PromptIndex:
-    """Unique prompts in the order in which they first occur, and each row's place among them."""
+    """Unique prompts in order of first occurrence, and the index of each row's prompt."""
 
     hashes: list[str]
     prompts: list[Prompt]
@@ -34,7 +34,7 @@ class PromptIndex:
         return cls(list(places), prompts, torch.tensor([places[row.prompt_hash] for row in rows]))
 
     def domains(self, rows: Sequence[Comparison]) -> Tensor:
-        """(u,) the number of each prompt's modal domain."""
+        """(u,) the id of each prompt's modal domain."""
         modal = modal_domains(rows)
         numbers = domain_ids(modal.values())
         return torch.tensor([numbers[modal[name]] for name in self.hashes])
@@ -47,7 +47,7 @@ class PromptIndex:
 
 
 class UnitNames:
-    """Which prompt (and pair of responses) each unit is, and the unit of each row."""
+    """The prompt (and pair of responses) of each unit, and the unit of each row."""
 
     def __init__(self, rows: Sequence[Comparison], kind: str) -> None:
         self.index = PromptIndex.of(rows)
@@ -64,7 +64,7 @@ class UnitNames:
 
 
 def _first_rows(of_row: Tensor) -> list[int]:
-    """The first row of each unit; units are numbered as they first occur."""
+    """The first row of each unit; units are numbered in order of first occurrence."""
     first: dict[int, int] = {}
     for row, unit in enumerate(of_row.tolist()):
         first.setdefault(unit, row)
@@ -72,7 +72,7 @@ def _first_rows(of_row: Tensor) -> list[int]:
 
 
 def pair_hash(row: Comparison) -> str:
-    """The unordered pair of responses, for scales of pairs."""
+    """A hash of the unordered pair of responses, for scales of pairs."""
     text = "\0".join(row.pair)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -82,7 +82,7 @@ def strengths(rows: Sequence[Comparison]) -> Tensor:
 
 
 def vote_counts(rows: Sequence[Comparison]) -> Tensor | None:
-    """(n, 6) how many annotators said −3, −2, −1, 1, 2, 3; None if no one's votes are known."""
+    """(n, 6) how many annotators said −3, −2, −1, 1, 2, 3; None if no row has votes."""
     if not any(row.votes for row in rows):
         return None
     counts = torch.zeros(len(rows), VOTE_CATEGORIES, dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""Is a run what it says it is? Every file hashed again, every statistic computed again another way."""
+"""Verifies a run: hashes every file again, and recomputes every statistic in a different way."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from unmdpo.stats.evaluation import LONGEST, RESAMPLES, TIE
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was checked; `problem` is empty when it holds."""
+    """The result of one check; `problem` is empty if it passed."""
 
     stage: str
     what: str
@@ -24,7 +24,7 @@ class Finding:
 
 
 def verify(run: Run) -> Iterator[Finding]:
-    """Every check of every finished stage."""
+    """Yields the result of every check of every stage."""
     finished = run.finished
     for name in run.stages:
         if name not in finished:
@@ -35,21 +35,21 @@ def verify(run: Run) -> Iterator[Finding]:
         yield Finding(name, "files", f"{artifact.path}: changed: {', '.join(damaged)}" if damaged else "")
         if not artifact.intact:
             continue
-        yield Finding(name, "settings", "" if artifact.manifest["key"] == stage.key else "made by another stage")
-        for given, needed in stage.inputs.items():
-            seen = artifact.manifest["inputs"][given]["digest"]
+        yield Finding(name, "settings", "" if artifact.manifest["key"] == stage.key else "made with other settings")
+        for role, needed in stage.inputs.items():
+            seen = artifact.manifest["inputs"][role]["digest"]
             current = run.find(needed)
             same = current is not None and current.intact and current.digest == seen
-            yield Finding(name, f"input {given}", "" if same else f"not the '{given}' it was made from")
+            yield Finding(name, f"input {role}", "" if same else f"not the '{role}' it was made from")
     if SUMMARY_STAGE.name in finished:
         try:
             yield from _recomputed(run)
         except (UserError, ValueError, LookupError, TypeError) as error:
-            yield Finding("summary", "recomputed", f"cannot be computed again: {error}")
+            yield Finding("summary", "recomputed", f"cannot be recomputed: {error}")
 
 
 def _recomputed(run: Run) -> Iterator[Finding]:
-    """The summary's numbers from raw judged responses, computed in another way than the summary does."""
+    """Recomputes the summary's numbers from the raw scores, in a different way than the summary did."""
     summary = SUMMARY.peek(run.artifact(SUMMARY_STAGE.name))
     for panel_name, reported in summary.items():
         panel = PANEL.peek(run.artifact(PANEL_STAGE.called(panel_name)))
@@ -59,18 +59,18 @@ def _recomputed(run: Run) -> Iterator[Finding]:
             texts = _texts(run, policy, panel_name)
             lengths = [len(text) for text in texts] == [row["characters"] for row in rows]
             what = f"{policy} on {panel_name}"
-            yield Finding("summary", f"{what}: prompt order", "" if ordered else "another order than the panel's")
-            yield Finding("summary", f"{what}: lengths", "" if lengths else "not those of the responses")
+            yield Finding("summary", f"{what}: prompt order", "" if ordered else "not in the panel's order")
+            yield Finding("summary", f"{what}: lengths", "" if lengths else "do not match the responses")
             mean = float(np.mean([row["score"] for row in rows]))
             close = np.isclose(mean, reported["mean_score"][policy], rtol=1e-9, atol=1e-9)
-            yield Finding("summary", f"{what}: mean score", "" if close else "reported otherwise")
+            yield Finding("summary", f"{what}: mean score", "" if close else "differs from the reported value")
         yield from _outcomes(run.recipe.seed, panel, panel_name, raw, reported)
 
 
 def _outcomes(
     seed: int, panel: Panel, name: str, raw: dict[str, list[Line]], reported: dict[str, Any]
 ) -> Iterator[Finding]:
-    """Every comparison of a panel, whole and by domain, and which policy the paper's rule selects."""
+    """Checks every comparison on a panel, overall and by domain, and which policy the paper's rule selects."""
     baseline = reported["baseline"]
     for opponent, candidates in reported["against"].items():
         for policy, outcome in candidates.items():
@@ -94,7 +94,7 @@ def _checked(what: str, ours: list[Line], theirs: list[Line], outcome: Any, seed
     drawn = np.random.default_rng(seed).integers(0, len(ours), size=(RESAMPLES, len(ours)))
     expected = _statistics(ours, theirs, drawn)
     wrong = [name for name in expected if not np.allclose(expected[name], _flat(outcome[name]), rtol=1e-9, atol=1e-9)]
-    return Finding("summary", what, f"reported otherwise: {', '.join(wrong)}" if wrong else "")
+    return Finding("summary", what, f"differs from the reported value: {', '.join(wrong)}" if wrong else "")
 
 
 def _raw(run: Run, policy: str, panel: str) -> list[Line]:
@@ -110,7 +110,7 @@ def _flat(reported: Any) -> list[float]:
 
 
 def _statistics(candidate: list[Line], baseline: list[Line], drawn: np.ndarray[Any, Any]) -> dict[str, list[float]]:
-    """Each resample's own rows are looked up and averaged: the summary counts how often each was drawn."""
+    """Looks up and averages the rows of each resample, while the summary counts how often each row was drawn."""
     differences = np.array([a["score"] - b["score"] for a, b in zip(candidate, baseline, strict=True)])
     points = np.array([100.0 if d > TIE else 50.0 if d >= -TIE else 0.0 for d in differences])
     ours, theirs = (np.array([float(row["characters"]) for row in rows]) for rows in (candidate, baseline))

@@ -1,4 +1,4 @@
-"""What a run says while it works: one view for all stages, wherever they run."""
+"""How a run reports progress: one view for all stages, wherever they run."""
 
 import sys
 import time
@@ -8,7 +8,7 @@ from unmdpo.errors import printable
 
 
 class View:
-    """Says nothing; the others say something where they choose to."""
+    """The silent base class; subclasses override the events they want to show."""
 
     def cached(self, stage: str) -> None: ...
 
@@ -22,7 +22,7 @@ class View:
 
 
 class Lines(View):
-    """A plain line for each event, and for each stage's progress at most one in an interval."""
+    """A plain line per event; for progress, at most one line per stage and interval."""
 
     def __init__(self, stream: TextIO | None = None, interval: float = 30.0) -> None:
         self.stream, self.interval, self.began = stream or sys.stderr, interval, time.monotonic()
@@ -30,19 +30,19 @@ class Lines(View):
 
     def started(self, stage: str) -> None:
         self.shown[stage] = time.monotonic()
-        self._say(f"{stage}: started")
+        self._print(f"{stage}: started")
 
     def progress(self, stage: str, text: str) -> None:
         if time.monotonic() - self.shown.get(stage, 0.0) >= self.interval:
             self.shown[stage] = time.monotonic()
-            self._say(f"{stage}: {text}")
+            self._print(f"{stage}: {text}")
 
     def finished(self, stage: str, seconds: float) -> None:
-        self._say(f"{stage}: finished in {seconds:.1f} s")
+        self._print(f"{stage}: finished in {seconds:.1f} s")
 
     def failed(self, stage: str, problem: str) -> None:
         lines = [line for line in problem.splitlines() if line.strip()] or [""]
-        self._say(f"{stage}: failed: {lines[-1] if lines[0].startswith('Traceback') else lines[0]}")
+        self._print(f"{stage}: failed: {lines[-1] if lines[0].startswith('Traceback') else lines[0]}")
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         print(f"[{time.monotonic() - self.began:7.1f} s] {printable(text)}", file=self.stream, flush=True)

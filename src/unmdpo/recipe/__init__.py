@@ -1,7 +1,7 @@
-"""Recipes: everything a run depends on, read from YAML, checked as a whole before any work starts.
+"""Recipes: everything a run depends on, read from YAML and checked as a whole before any work starts.
 
-A recipe only describes. It is strict and frozen, `key.sub=value` overrides change it while it is read, and it is
-written back in full, so that a run can be repeated from its own record. No torch here.
+A recipe is only a description. It is strict and frozen; `key.sub=value` overrides are applied while it is read; and
+each run saves it in full, so a run can be repeated from its own record. Nothing here imports torch.
 """
 
 from unmdpo.recipe.loader import load_recipe, packaged, schema

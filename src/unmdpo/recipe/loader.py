@@ -1,4 +1,4 @@
-"""Recipes by name or path: finding, overriding, checking, and saying what is wrong where."""
+"""Loads recipes by name or path: finds them, applies overrides, checks them, and explains mistakes."""
 
 import json
 import os.path
@@ -15,12 +15,12 @@ from unmdpo.recipe.recipe import Recipe
 from unmdpo.recipe.yamls import Document
 
 Key = tuple[str | int, ...]
-MAX_MISTAKES = 12  # a screen
+MAX_MISTAKES = 12  # what fits on a screen
 PACKAGED = resources.files("unmdpo.recipe") / "packaged"
 
 
 def packaged() -> dict[str, str]:
-    """Name → text of every recipe that comes with the package. Names that begin with an underscore are there to be
+    """Name → text of every recipe in the package. Those whose names start with an underscore are only meant to be
     extended."""
     files = (file for file in PACKAGED.iterdir() if file.name.endswith(".yaml"))
     ordered = sorted(files, key=lambda file: file.name)
@@ -28,9 +28,9 @@ def packaged() -> dict[str, str]:
 
 
 def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe of a packaged name or a YAML file, with `key.sub=value` overrides applied."""
+    """Loads a packaged recipe or a YAML file and applies `key.sub=value` overrides."""
     document = _find(name)
-    data = _whole(document)
+    data = _merged_data(document)
     overridden = {key: text for text in overrides for key in [_override(data, text)]}
     try:
         return Recipe.model_validate(data)
@@ -38,8 +38,8 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
         raise UserError(_explain(error, document, overridden)) from error
 
 
-def _whole(document: Document, above: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The document's mapping over those of the recipes it extends, the last of which has the last word."""
+def _merged_data(document: Document, above: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The document merged over the recipes it extends; of those, later ones override earlier ones."""
     data = {} if document.data is None else document.data
     if not isinstance(data, dict):
         raise UserError(f"{document.name}:1: a recipe should be a mapping of keys to values")
@@ -49,25 +49,25 @@ def _whole(document: Document, above: tuple[str, ...] = ()) -> dict[str, Any]:
     where = f"{document.name}:{document.lines.get(('extends',), 1)}"
     names = base if isinstance(base, list) else [base]
     if not names or not all(isinstance(name, str) for name in names):
-        raise UserError(f"{where}: extends: a packaged name or a YAML file, or a list of them")
+        raise UserError(f"{where}: extends: should be a packaged name or a YAML file, or a list of them")
     if document.name in above:
         raise UserError(f"{where}: extends: this recipe extends itself, through {', '.join(above)}")
     merged: dict[str, Any] = {}
     for name in names:
         if name.endswith((".yaml", ".yml")):
-            name = str(Path(document.name).parent / name)  # beside the one that names it
-        merged = _over(merged, _whole(_find(name), (*above, document.name)))
-    return _over(merged, data)
+            name = str(Path(document.name).parent / name)  # relative to the file that names it
+        merged = _merge(merged, _merged_data(_find(name), (*above, document.name)))
+    return _merge(merged, data)
 
 
-def _over(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Mappings are merged key by key, everything else is replaced; null takes a key away."""
+def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Merges mappings key by key and replaces everything else; null removes a key."""
     merged = dict(base)
     for key, value in changes.items():
         if value is None:
             merged.pop(key, None)
         elif isinstance(value, dict) and isinstance(merged.get(key), dict):
-            merged[key] = _over(merged[key], value)
+            merged[key] = _merge(merged[key], value)
         else:
             merged[key] = value
     return merged
@@ -84,12 +84,12 @@ def _find(name: str) -> Document:
             raise UserError(f"{name}: cannot be read: {error.strerror}") from error
     recipes = packaged()
     if name not in recipes:
-        raise UserError(f"no recipe is called '{name}'; {did_you_mean(name, recipes)}")
+        raise UserError(f"there is no recipe '{name}'; {did_you_mean(name, recipes)}")
     return Document(recipes[name], f"{name}.yaml")
 
 
 def _override(data: dict[str, Any], text: str) -> Key:
-    """Sets `key.sub=value` in `data`; the value is read as YAML."""
+    """Sets `key.sub=value` in `data`; the value is parsed as YAML."""
     path, equals, value = text.partition("=")
     keys = tuple(path.split("."))
     if not equals or not all(keys):
@@ -99,13 +99,13 @@ def _override(data: dict[str, Any], text: str) -> Key:
             data[key] = {}
         data = data[key]
         if not isinstance(data, dict):
-            raise UserError(f"override '{text}': '{key}' holds a value, not further keys")
+            raise UserError(f"override '{text}': '{key}' is a value and has no keys below it")
     data[keys[-1]] = Document(value, f"override '{text}'").data
     return keys
 
 
 def _explain(error: ValidationError, document: Document, overridden: dict[Key, str]) -> str:
-    """One line per mistake: where it stands, which key, what is wrong."""
+    """One line per mistake: where it is, which key, what is wrong."""
     lines = []
     for detail in error.errors():
         context = detail.get("ctx", {})
@@ -128,7 +128,7 @@ def _choices(context: dict[str, Any]) -> list[str]:
 
 
 def _place(key: Key, document: Document, overridden: dict[Key, str], own: bool) -> str:
-    """The override at or above the key (or, for an unknown key, the one that made it), else the line."""
+    """The override that set the key or (for an unknown key) created it, else its line in the file."""
     for changed, text in overridden.items():
         if key[: len(changed)] == changed or (own and changed[: len(key)] == key):
             return f"override '{text}'"
@@ -139,12 +139,12 @@ def _place(key: Key, document: Document, overridden: dict[Key, str], own: bool) 
 
 
 def schema() -> str:
-    """The recipe's JSON schema, for editors. A recipe may extend another, so no key must be there, and null takes a
-    name away."""
+    """The recipe's JSON schema, for editors. Since a recipe may extend another, no key is required, and null removes a
+    name."""
     described = Recipe.model_json_schema()
     described["properties"]["extends"] = {
         "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}],
-        "description": "packaged recipes or YAML files beside this one that this one changes; the last wins",
+        "description": "packaged recipes, or YAML files relative to this one, to build on; the last one wins",
     }
     for part in (described, *described["$defs"].values()):
         part.pop("required", None)

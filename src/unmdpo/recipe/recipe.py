@@ -27,10 +27,10 @@ class Recipe(Strict):
 
     name: Name
     description: str = ""
-    table: str = Field("", description="which of a paper's tables it repeats; recipes are listed by it")
+    table: str = Field("", description="the paper's table that it repeats; recipes are listed by it")
     seed: int = SEED
     beta: Positive = Field(
-        BETA, description="β₀ of pilots and of every objective that has no β of its own, as SimPO has"
+        BETA, description="β₀ for pilots and for every objective without its own β (SimPO has its own)"
     )
     model: ModelSource
     data: DataRecipe
@@ -43,13 +43,13 @@ class Recipe(Strict):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the resolved recipe: equal exactly when every setting is."""
+        """SHA-256 of the resolved recipe: equal if and only if every setting is equal."""
         text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def seeded_training(self) -> TrainingSettings:
-        """How policies are trained, with the recipe's seed where training has none of its own."""
+        """Training settings for policies, with the recipe's seed if training has none."""
         seed = self.seed if self.training.seed is None else self.training.seed
         return self.training.model_copy(update={"seed": seed})
 
@@ -61,7 +61,7 @@ class Recipe(Strict):
         pilots = self.pilots.objective
         among(OBJECTIVES, pilots, ("pilots", "objective"), f"unknown objective '{pilots}'")
         if OBJECTIVES[pilots].scale:
-            raise error_at(("pilots", "objective"), "pilots come before any scale: choose one without a scale")
+            raise error_at(("pilots", "objective"), "pilots come before any scale: choose an objective without one")
         for name, scale in self.scales.items():
             scale.check(("scales", name))
         for name, policy in self.policies.items():
@@ -75,13 +75,13 @@ class Recipe(Strict):
         among(OBJECTIVES, policy.objective, (*key, "objective"), f"unknown objective '{policy.objective}'")
         objective = OBJECTIVES[policy.objective]
         if policy.scale is not None:
-            among(self.scales, policy.scale, (*key, "scale"), f"no scale is called '{policy.scale}'")
+            among(self.scales, policy.scale, (*key, "scale"), f"there is no scale '{policy.scale}'")
         if objective.scale and policy.scale is None:
             raise error_at(key, f"objective '{policy.objective}' needs a scale")
         if not objective.scale and policy.scale is not None:
-            raise error_at((*key, "scale"), f"objective '{policy.objective}' uses no scale")
+            raise error_at((*key, "scale"), f"objective '{policy.objective}' does not use a scale")
         try:
-            policy.choice.resolved  # noqa: B018 - resolving checks
+            policy.choice.resolved  # noqa: B018 - resolving checks the settings
         except UserError as error:
             raise error_at((*key, "settings"), str(error)) from error
 
@@ -105,21 +105,21 @@ class Recipe(Strict):
         for panel, numbers in self.evaluation.published.items():
             self._check_published(self.evaluation, panel, numbers)
         if all(panel.apart for panel in self.evaluation.panels.values()):
-            raise error_at(("evaluation", "panels"), "every panel is kept apart; let one be answered")
+            raise error_at(("evaluation", "panels"), "every panel is kept apart; at least one should be answered")
         self._check_panels(self.evaluation)
         return self
 
     def _check_published(self, evaluation: EvaluationRecipe, panel: str, numbers: dict[str, PublishedRecipe]) -> None:
         key, opponents = ("evaluation", "published", panel), evaluation.all_opponents
-        among(evaluation.panels, panel, key, f"no panel is called '{panel}'")
-        for policy, said in numbers.items():
+        among(evaluation.panels, panel, key, f"there is no panel '{panel}'")
+        for policy, published in numbers.items():
             among(self.policies, policy, (*key, policy), f"'{policy}' is not a policy")
-            for opponent in said.against:
+            for opponent in published.against:
                 where = (*key, policy, "against")
-                among(opponents, opponent, where, f"nobody is compared with '{opponent}'")
+                among(opponents, opponent, where, f"no policy is compared with '{opponent}'")
 
     def _check_panels(self, evaluation: EvaluationRecipe) -> None:
-        """Panels that the official validation split could never fill."""
+        """Refuses panels that are larger than the official validation split."""
         official = SOURCES[self.data.source].hub
         if official is None or self.data.path is not None or not self.data.validation.is_official:
             return
@@ -132,8 +132,8 @@ class Recipe(Strict):
 
 
 def as_yaml(value: Any) -> str:
-    """YAML that reads back as the same value. Letters stay as they are, unless one of Unicode's own line breaks is
-    among them, which PyYAML writes but does not read."""
+    """YAML that reads back as the same value. Unicode is kept as it is, unless it contains one of Unicode's line
+    breaks, which PyYAML writes but cannot read back."""
     text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100)
     if set(text) & {"\x85", "\u2028", "\u2029"}:
         text = yaml.safe_dump(value, sort_keys=False, allow_unicode=False, width=100)

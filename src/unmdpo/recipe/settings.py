@@ -1,7 +1,7 @@
-"""The parts of a recipe that nobody else owns: data, pilots, scales, policies, evaluation.
+"""The parts of a recipe that are defined only here: data, pilots, scales, policies, evaluation.
 
-Settings of the engine, of objectives, estimators, judges and strengths stand beside their code; here they are only put
-together.
+Settings of the engine, objectives, estimators, judges and strengths are defined next to their code; here they are only
+put together.
 """
 
 from typing import Annotated, Any, Self
@@ -21,7 +21,7 @@ from unmdpo.settings import SEED, Count, Name, Nonnegative, Positive, Strict, Tr
 
 
 def _names_of(table: dict[str, Any]) -> Any:
-    """The table's names as choices in the schema, as they are when it is made."""
+    """Lists the table's names as choices in the schema, at the time the schema is built."""
     return lambda schema: schema.update(enum=sorted(table))
 
 
@@ -31,12 +31,12 @@ EstimatorName = Annotated[str, Field(json_schema_extra=_names_of(ESTIMATORS))]
 
 
 class ValidationRecipe(Strict):
-    path: str | None = Field(None, description="another file, folder or Hub name than the training data's")
+    path: str | None = Field(None, description="file, folder or Hub name, if not the training data's")
     split: str = "validation"
     fraction: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None, description="hold out this share of the training prompts instead"
     )
-    seed: int = Field(SEED, description="of the held-out share")
+    seed: int = Field(SEED, description="seed for choosing the held-out share")
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
@@ -50,12 +50,12 @@ class ValidationRecipe(Strict):
 
 
 class RowsRecipe(Strict):
-    """Which rows, and how they become comparisons."""
+    """Which rows to read, and how they become comparisons."""
 
     source: SourceName
-    path: str | None = Field(None, description="file, folder or Hub name; the source's own by default")
+    path: str | None = Field(None, description="file, folder or Hub name; default: the source's own")
     revision: str | None = None
-    config: str | None = Field(None, description="of a Hub dataset, or a subfolder")
+    config: str | None = Field(None, description="configuration of a Hub dataset, or a subfolder")
     split: str = "train"
     max_bad_rows: Annotated[int, Field(ge=0, description="skip up to this many unreadable rows")] = 0
     strength: StrengthRule = StrengthRule()
@@ -70,13 +70,13 @@ class RowsRecipe(Strict):
 
     @property
     def place(self) -> str:
-        """The path given, or the source's own on the Hub."""
+        """The given path, or the source's own on the Hub."""
         official = SOURCES[self.source].hub
         return self.path or (official.path if official is not None else "")
 
 
 class DataRecipe(RowsRecipe):
-    max_length: Count = Field(4096, description="tokens in a whole prompt-response sequence")
+    max_length: Count = Field(4096, description="most tokens in a prompt with its response")
     validation: ValidationRecipe = ValidationRecipe()
 
 
@@ -88,23 +88,23 @@ class PilotsRecipe(DefaultBudget, TrainingOverrides):
 
 
 class ScaleRecipe(Strict):
-    """How a scale is learned; `settings` are the estimator's own, of which three have a key here."""
+    """How a scale is learned; `settings` are the estimator's, some of which have their own key here."""
 
     estimator: EstimatorName
-    fit: Placement | None = Field(None, description="placement of the margin; the estimator's own if not given")
+    fit: Placement | None = Field(None, description="placement of the margin; default: the estimator's")
     unit: Annotated[str, Field(json_schema_extra={"enum": ["prompt", "pair"]})] = "prompt"
     length_normalized: bool = Field(False, description="fit to log-ratios per token")
     domains: bool = Field(True, description="whether the head has a learned term for each domain")
-    centered: bool | None = Field(None, description="whether the map is centered; the estimator's own")
-    penalty: Nonnegative | None = Field(None, description="λ_q, the weight of (log q)²; the estimator's own")
+    centered: bool | None = Field(None, description="whether the map is centered; default: the estimator's")
+    penalty: Nonnegative | None = Field(None, description="λ_q, the weight of (log q)²; default: the estimator's")
     settings: dict[str, Any] = Field(
         {}, description="the estimator's other settings, such as updates, learning_rate, weight_decay, hidden"
     )
-    run: str | None = Field(None, description="take the fitted scale of this name from another run")
+    run: str | None = Field(None, description="another run to take the fitted scale of the same name from")
 
     @property
     def given(self) -> dict[str, Any]:
-        """What was said about the estimator, under the names that it uses."""
+        """The settings given for the estimator, under the estimator's own names."""
         named = {"placement": self.fit, "unit": self.unit, "centered": self.centered, "penalty": self.penalty}
         return {name: value for name, value in named.items() if value is not None} | self.settings
 
@@ -115,7 +115,7 @@ class ScaleRecipe(Strict):
     def check(self, path: tuple[str, ...]) -> None:
         among(ESTIMATORS, self.estimator, (*path, "estimator"), f"unknown name '{self.estimator}'")
         try:
-            self.resolved  # noqa: B018 - resolving checks
+            self.resolved  # noqa: B018 - resolving checks the settings
         except UserError as error:
             raise error_at(path, str(error)) from error
 
@@ -123,7 +123,7 @@ class ScaleRecipe(Strict):
 class PolicyRecipe(Strict):
     objective: ObjectiveName
     scale: str | None = Field(None, description="the name of one of the recipe's scales")
-    settings: dict[str, Any] = Field({}, description="the objective's own, such as beta or tau")
+    settings: dict[str, Any] = Field({}, description="the objective's settings, such as beta or tau")
     training: TrainingOverrides = TrainingOverrides()
 
     @property
@@ -139,17 +139,17 @@ class PanelRecipe(Strict):
     path: str | None = Field(
         None, description="a file of prompts (`prompt` or `instruction`) instead of the validation data"
     )
-    apart: bool = Field(False, description="only kept out of later panels: nobody answers it")
+    apart: bool = Field(False, description="not answered; its prompts are only kept out of later panels")
 
 
 class PublishedNumbers(Strict):
-    """Numbers as a paper printed them, each with its interval: shown next to ours."""
+    """Numbers from a paper, with their intervals, shown next to ours."""
 
-    win_rate: Triple | float | None = None  # a lone number where no interval was printed
+    win_rate: Triple | float | None = None  # a single number if no interval was printed
     reward_difference: Triple | float | None = None
     length_ratio: Positive | None = None
     length_controlled: Nonnegative | None = Field(None, description="AlpacaEval's win rate, in percent")
-    characters: Positive | None = Field(None, description="of a response, on average")
+    characters: Positive | None = Field(None, description="mean characters per response")
 
 
 class PublishedRecipe(PublishedNumbers):
@@ -162,8 +162,8 @@ class EvaluationRecipe(Strict):
     baseline: str = Field(description="the policy that all others are compared with")
     panels: dict[Name, PanelRecipe] = Field(min_length=1, json_schema_extra=names_only)
     judge: AnyJudge
-    max_new_tokens: Count = Field(512, description="of an answer")
-    initial: bool = Field(False, description="compare with the initial model too")
+    max_new_tokens: Count = Field(512, description="longest answer, in tokens")
+    initial: bool = Field(False, description="also compare with the initial model")
     opponents: list[Name] = Field([], description="further policies that all others are compared with")
     published: dict[Name, dict[Name, PublishedRecipe]] = Field(
         {}, description="panel → policy → printed numbers", json_schema_extra=names_only
@@ -171,7 +171,7 @@ class EvaluationRecipe(Strict):
 
     @property
     def all_opponents(self) -> list[str]:
-        """Whom policies are compared with: the baseline first, the initial model last."""
+        """What policies are compared with: the baseline first, the initial model last."""
         return [*dict.fromkeys([self.baseline, *self.opponents]), *([INITIAL] if self.initial else [])]
 
     @property

@@ -1,7 +1,7 @@
 """Strict YAML 1.2: line numbers for every key, no duplicates, no surprises, bounded size.
 
-PyYAML's safe loader alone follows YAML 1.1: it reads `1e-6` as text, `no` as false and `1:30` as ninety, keeps the
-last of two equal keys without a word, and forgets where a key stood.
+PyYAML's safe loader follows YAML 1.1: it reads `1e-6` as text, `no` as false and `1:30` as ninety. It also silently
+keeps the last of two equal keys, and does not record where a key was.
 """
 
 import re
@@ -12,7 +12,7 @@ import yaml
 from unmdpo.errors import UserError
 
 Path = tuple[str | int, ...]
-MAX_NODES, MAX_DEPTH = 20_000, 50  # far beyond any recipe; they stop aliases that multiply
+MAX_NODES, MAX_DEPTH = 20_000, 50  # far beyond any recipe; limits exploding aliases
 PLAIN_TAGS = {"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
 
 
@@ -49,7 +49,7 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _integer)
 
 
 class Document:
-    """Plain data, and the line of every key path in it."""
+    """Plain data, with the line number of every key path in it."""
 
     def __init__(self, text: str, name: str) -> None:
         self.name = name
@@ -89,8 +89,8 @@ class Document:
         own = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         for i, key in enumerate(own):
             if any(key.value == earlier.value for earlier in own[:i]):
-                raise self._error(key, f"the key '{key.value}' stands twice in one mapping")
-        self._loader.flatten_mapping(node)  # `<<` merges come first, so that own keys win
+                raise self._error(key, f"the key '{key.value}' appears twice in one mapping")
+        self._loader.flatten_mapping(node)  # puts `<<` merges first, so a mapping's own keys win
         mapping: dict[str, Any] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
@@ -101,9 +101,9 @@ class Document:
         return mapping
 
     def _check_text(self, node: yaml.ScalarNode) -> None:
-        """Escapes can spell what no file can hold."""
+        """Refuses lone surrogates, which escapes can spell but no file can contain."""
         if any("\ud800" <= character <= "\udfff" for character in node.value):
-            raise self._error(node, "half of a surrogate pair is no character; write the character itself")
+            raise self._error(node, "half of a surrogate pair is not a character; write the character itself")
 
     def _error(self, node: yaml.Node, problem: str) -> UserError:
         return UserError(f"{self.name}:{node.start_mark.line + 1}: {problem}")

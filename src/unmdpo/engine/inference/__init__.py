@@ -1,1 +1,1 @@
-"""What frozen models are asked for: embeddings of prompts, greedy answers, scores of answers."""
+"""What frozen models are used for: prompt embeddings, greedy answers, and scores for answers."""

@@ -1,9 +1,9 @@
-"""Greedy decoding of one batch, fast enough that writing answers is the small part of an evaluation.
+"""Greedy decoding of one batch, fast enough that generating answers is a small part of an evaluation.
 
-Four things make it fast, none of which changes what is computed: keys and values lie in columns laid out for a stretch
-of tokens at once, so that nothing is copied at each token; heads that share keys read them once; rows that have ended
-leave at the end of a stretch; and on a GPU each token is one replay of a recorded graph, because hundreds of small
-kernels started from Python would keep it waiting.
+Four things make it fast, and none of them changes what is computed. Space for keys and values is allocated for a whole
+stretch of tokens, so nothing is copied per token. Heads that share keys read them once. Rows that have ended are
+dropped at the end of a stretch. On a GPU, each token is one replay of a recorded graph, because launching hundreds of
+small kernels from Python would leave the GPU waiting.
 """
 
 import contextlib
@@ -22,27 +22,27 @@ from transformers.masking_utils import sdpa_mask
 
 from unmdpo.engine.inference.embed import positions
 
-STRETCH = 128  # tokens for which room is made, and one graph is recorded, at a time
-LOOK = 16  # tokens between two looks at whether every row has ended
+STRETCH = 128  # tokens per allocation and per recorded graph
+LOOK = 16  # tokens between checks for whether every row has ended
 GROUPED = "unmdpo-grouped"
 
 
 def can_decode(model: torch.nn.Module) -> bool:
-    """Whether the model lies on one device, lets its attention be chosen, and keeps every key as it was."""
+    """Whether the model is on one device, lets us choose its attention, and never changes cached keys."""
     if not isinstance(model, PreTrainedModel) or len({weight.device for weight in model.parameters()}) > 1:
         return False  # wrapped, or split
     if not model._supports_attention_backend or model.config._attn_implementation != "sdpa":
         return False
     rope = str(getattr(model.config.get_text_config(), "rope_parameters", ""))
-    changing = "longrope" in rope or "dynamic" in rope  # with length, so that old keys would be wrong
-    return _plain_memory(model) and not changing
+    changing = "longrope" in rope or "dynamic" in rope  # with length, which would make old keys wrong
+    return _has_plain_cache(model) and not changing
 
 
-def _plain_memory(model: PreTrainedModel) -> bool:
-    """No sliding windows, no states."""
+def _has_plain_cache(model: PreTrainedModel) -> bool:
+    """Whether every layer caches all keys and values: no sliding windows, no recurrent states."""
     try:
         layers = DynamicCache(config=model.config).layers
-    except AttributeError:  # a configuration that no cache can be made from
+    except AttributeError:  # no cache can be built from this configuration
         return False
     return bool(layers) and all(type(layer) is DynamicLayer for layer in layers)
 
@@ -51,7 +51,7 @@ def _plain_memory(model: PreTrainedModel) -> bool:
 def decode(
     model: PreTrainedModel, tokens: Tensor, mask: Tensor, new_tokens: int, ends: Collection[int], filler: int
 ) -> Tensor:
-    """(n, new tokens), `filler` after a row's end. `tokens` and `mask` are (n, p), padded on the left."""
+    """(n, new tokens), with `filler` after a row's end. `tokens` and `mask` are (n, p), left-padded."""
     written = torch.full((len(tokens), new_tokens), filler, device=model.device)
     end_tokens = torch.tensor(sorted(ends), device=model.device)
     with _attention(model, GROUPED):
@@ -62,23 +62,23 @@ def decode(
             stretch.run(last=done + stretch.steps == new_tokens)
             written[rows.number, done : done + stretch.steps] = stretch.written
             done += stretch.steps
-            rows = stretch.going_on()
+            rows = stretch.unfinished()
     return written
 
 
 @dataclass(frozen=True)
 class OpenRows:
-    """The rows that have not ended, before the token `token` is written."""
+    """The rows that have not ended, before `token` is written."""
 
-    number: Tensor  # (n,) their places in the batch
+    number: Tensor  # (n,) their positions in the batch
     token: Tensor  # (n, 1)
     place: Tensor  # (n, 1) position of `token`
     seen: Tensor  # (n, columns) whether a column holds a token of the row
-    layers: list[tuple[Tensor, Tensor]]  # keys and values (n, heads, columns, d); emptied by who takes them
+    layers: list[tuple[Tensor, Tensor]]  # keys and values (n, heads, columns, d); the next stretch empties this list
 
 
 def _read(model: PreTrainedModel, tokens: Tensor, mask: Tensor) -> OpenRows:
-    """The prompts, all at once."""
+    """Reads all prompts in one pass."""
     place = positions(mask)
     cache = DynamicCache(config=model.config)
     logits = model(
@@ -91,7 +91,7 @@ def _read(model: PreTrainedModel, tokens: Tensor, mask: Tensor) -> OpenRows:
 
 
 class Slots(DynamicLayer):  # type: ignore[no-untyped-call]
-    """Keys and values in columns that are there from the start; `column` says which is next."""
+    """Keys and values in preallocated columns; `column` is the next one to fill."""
 
     keys: Tensor
     values: Tensor
@@ -107,12 +107,12 @@ class Slots(DynamicLayer):  # type: ignore[no-untyped-call]
 
 
 class Stretch:
-    """Some tokens more for each row. A step changes tensors in place, so that a graph can be made of it."""
+    """Decodes a few more tokens for each row. Steps change tensors in place, so they can be recorded as a graph."""
 
     def __init__(self, model: PreTrainedModel, rows: OpenRows, steps: int, ends: Tensor, filler: int) -> None:
         self.model, self.rows, self.steps, self.ends, self.filler = model, rows, steps, ends, filler
         columns = rows.seen.shape[1]
-        width = -(-(columns + steps) // 8) * 8  # GPU kernels want whole groups of eight
+        width = -(-(columns + steps) // 8) * 8  # GPU kernels want multiples of eight
         count, device = len(rows.number), rows.token.device
         self.column = torch.tensor([columns], device=device)
         self.step = torch.zeros(1, dtype=torch.long, device=device)
@@ -124,14 +124,14 @@ class Stretch:
         self.mask[:, 0, 0, :columns].masked_fill_(rows.seen, 0)
         self.slots = [Slots(k, v, self.column) for k, v in _widened(rows.layers, width)]
 
-    def _note(self) -> None:
-        """Writes the token at hand, unless its row has ended."""
+    def _write_token(self) -> None:
+        """Writes the current token, unless its row has ended."""
         token = torch.where(self.ended[:, None], self.filler, self.token)
         self.written.index_copy_(1, self.step, token)
         self.ended |= (token == self.ends).any(dim=1)
 
-    def _look(self) -> None:
-        """Finds the next token. A step that was not finished may be taken again: counters move last."""
+    def _find_next(self) -> None:
+        """Finds the next token. Counters move last, so an interrupted step can be repeated."""
         self.mask.index_fill_(3, self.column, 0)
         logits = self.model(
             input_ids=self.token, attention_mask=self.mask, position_ids=self.place,
@@ -142,29 +142,29 @@ class Stretch:
             counter.add_(1)
 
     def _advance(self) -> None:
-        self._note()
-        self._look()
+        self._write_token()
+        self._find_next()
 
     def run(self, *, last: bool) -> None:
-        """`last`: nothing comes after these tokens, so the model need not look at the final one."""
+        """`last`: no tokens follow these, so the model does not need to read the final one."""
         forwards = self.steps - last
         if forwards > 0:
-            self._note()
-            recordable = _runs_alone(self._look, self.token.device) and forwards > LOOK
+            self._write_token()
+            recordable = _runs_without_host(self._find_next, self.token.device) and forwards > LOOK
             advance = _recorded(self._advance, self.token.device) if recordable else self._advance
             for step in range(1, forwards):
                 if step % LOOK == 0 and bool(self.ended.all()):
                     return
                 advance()
         if last:
-            self._note()
+            self._write_token()
 
-    def going_on(self) -> OpenRows:
-        """The rows that have not ended, with what they have seen."""
+    def unfinished(self) -> OpenRows:
+        """The rows that have not ended, with their keys and values so far."""
         left = (~self.ended).nonzero()[:, 0]
         columns = self.rows.seen.shape[1] + self.steps
         layers = []
-        while self.slots:  # one after another, as in `_widened`
+        while self.slots:  # one at a time, to save memory, as in `_widened`
             layer = self.slots.pop(0)
             layers.append((layer.keys[left, :, :columns], layer.values[left, :, :columns]))
         seen = self.mask[left, 0, 0, :columns] == 0
@@ -172,18 +172,18 @@ class Stretch:
 
 
 def _widened(layers: list[tuple[Tensor, Tensor]], width: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Each layer with room for more, the narrow one let go of: two copies of all of them may not fit."""
+    """Each layer with room for more columns. The old one is released first, since two copies of all may not fit."""
     while layers:
         keys, values = layers.pop(0)
         room = (0, 0, 0, width - keys.shape[2])
         yield pad(keys, room), pad(values, room)  # (n, heads, width, d)
 
 
-def _runs_alone(step: Callable[[], None], device: torch.device) -> bool:
-    """Takes a step as it is, since the first call of anything may set things up, which no graph may do.
+def _runs_without_host(step: Callable[[], None], device: torch.device) -> bool:
+    """Runs one step outside a graph, since first calls may do setup, which is not allowed while recording.
 
-    Whether a graph can be made of it: on a GPU, if that never waits for the host (some mixtures of experts make it
-    wait).
+    Returns whether the step can be recorded: only on a GPU, and only if it never waits for the host (some mixtures of
+    experts do).
     """
     if device.type != "cuda":
         step()
@@ -224,17 +224,17 @@ def grouped_attention(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """For one token, the heads that share keys are rows of one query, so keys need not be repeated.
+    """For a single token, treats heads that share keys as rows of one query, so keys are not repeated.
 
     `query` is (n, heads, tokens, d), `key` and `value` (n, shared heads, columns, d).
     """
     count, heads, tokens, size = query.shape
-    unlike = attention_mask is not None and attention_mask.shape[1] > 1  # heads that see different things
-    if tokens > 1 or unlike or kwargs.get("position_bias") is not None:
+    per_head = attention_mask is not None and attention_mask.shape[1] > 1  # heads see different keys
+    if tokens > 1 or per_head or kwargs.get("position_bias") is not None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
     rows = query.reshape(count, key.shape[1], -1, size)
-    found = scaled_dot_product_attention(rows, key, value, attn_mask=attention_mask, scale=scaling)
-    return found.reshape(count, 1, heads, -1), None
+    attended = scaled_dot_product_attention(rows, key, value, attn_mask=attention_mask, scale=scaling)
+    return attended.reshape(count, 1, heads, -1), None
 
 
 AttentionInterface.register(GROUPED, grouped_attention)

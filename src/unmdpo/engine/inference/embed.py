@@ -1,6 +1,7 @@
-"""Prompt embeddings from a frozen model: what a prompt scale looks at ("Feature construction").
+"""Prompt embeddings from a frozen model: the input of a prompt scale ("Feature construction").
 
-The final hidden state, after the last norm, at the last token of the rendered prompt; left padding, left truncation.
+An embedding is the final hidden state, after the last norm, at the last token of the rendered prompt. Prompts are
+padded and truncated on the left.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,7 @@ LONGEST, BATCH = 2048, 32
 def embed_prompts(
     model: PreTrainedModel, encoder: Encoder, prompts: Sequence[Prompt], start: int = 0
 ) -> Iterator[Tensor]:
-    """(≤32, d) float32 for each batch of prompts in order; `start` skips what is already there."""
+    """(≤32, d) float32 for each batch of prompts, in order; `start` skips prompts that are already embedded."""
     model.train(False)
     for first in range(start, len(prompts), BATCH):
         texts = [encoder.render(as_dicts(p), prefix=True) for p in prompts[first : first + BATCH]]
@@ -34,13 +35,13 @@ def embed_prompts(
             position_ids=positions(mask).to(model.device),
             use_cache=False,
         ).last_hidden_state
-        found = hidden[:, -1].float().cpu()
-        if not found.isfinite().all():
-            bad = first + int((~found.isfinite().all(dim=1)).nonzero()[0])
+        embeddings = hidden[:, -1].float().cpu()
+        if not embeddings.isfinite().all():
+            bad = first + int((~embeddings.isfinite().all(dim=1)).nonzero()[0])
             raise UserError(f"the embedding of prompt {bad} is not finite: check the model's weights")
-        yield found
+        yield embeddings
 
 
 def positions(mask: Tensor) -> Tensor:
-    """(n, longest) that start at 0 where a row's own tokens start."""
+    """(n, longest) position ids, counted from each row's first token."""
     return (mask.cumsum(dim=1) - 1).clamp(min=0)

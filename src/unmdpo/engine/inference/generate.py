@@ -1,7 +1,7 @@
-"""Greedy responses to prompts, in batches of like length, the same every time.
+"""Greedy responses to prompts, in batches of similar length, reproducible.
 
-Batches are laid out once from all prompts, so that a run that goes on after a stop computes exactly what it would
-have: a response's last bits can depend on its neighbours' padding.
+Batches are always laid out from all prompts, so a resumed run computes exactly what an uninterrupted one would: the
+last bits of a response can depend on the padding of its neighbors.
 """
 
 import contextlib
@@ -22,12 +22,12 @@ from unmdpo.engine.pairs.padding import alike, padded
 
 @dataclass(frozen=True)
 class Generation:
-    """One response. `prompt` is the prompt's place in the panel."""
+    """One response. `prompt` is the prompt's index in the panel."""
 
     prompt: int
     text: str
     tokens: int
-    finished: bool  # ended by an end token rather than by the limit
+    finished: bool  # stopped at an end token, not at the limit
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -36,7 +36,7 @@ class Generation:
 @dataclass(frozen=True)
 class GenerationSettings:
     max_new_tokens: int = 512
-    token_budget: int | None = None  # of a batch, prompts and responses, padding included; by the device
+    token_budget: int | None = None  # per batch: prompts, responses and padding. None: a default for the device
 
 
 class Generator:
@@ -47,17 +47,17 @@ class Generator:
         self.budget = self.settings.token_budget or default_budget(model)
         self._ends = self._end_tokens()
         if model.config._attn_implementation == "flex_attention":
-            model.set_attn_implementation("sdpa")  # one token at a time is not what flex is for
-        self._ours = can_decode(model)
+            model.set_attn_implementation("sdpa")  # FlexAttention is slow one token at a time
+        self._can_decode = can_decode(model)
 
     def batches(self, prompts: Sequence[Prompt]) -> list[list[int]]:
-        """Prompts of like length, longest first, each batch within the budget."""
+        """Groups prompts of similar length, longest first, each batch within the budget."""
         self.rows = self.encoder.tokenize([self.encoder.render(as_dicts(p), prefix=True) for p in prompts])
         lengths = [len(row) + self.settings.max_new_tokens for row in self.rows]
         return alike(lengths, self.budget)
 
     def generate(self, prompts: Sequence[Prompt], done: Collection[int] = ()) -> Iterator[list[Generation]]:
-        """One list for each batch, without the prompts that are `done`."""
+        """Yields one list per batch, skipping the prompts in `done`."""
         for members in self.batches(prompts):
             left = [place for place in members if place not in done]
             if left:
@@ -67,15 +67,15 @@ class Generator:
     def _batch(self, members: list[int]) -> list[Generation]:
         tokens, mask = padded([self.rows[i] for i in members], self._pad, "left")
         with without_cudnn_attention():
-            if self._ours:
+            if self._can_decode:
                 limit = self.settings.max_new_tokens
                 written = decode(self.model, tokens, mask, limit, self._ends, self._pad)
             else:
-                written = self._transformers_own(tokens, mask)
+                written = self._generate_with_transformers(tokens, mask)
         return [self._generation(place, row) for place, row in zip(members, written.tolist(), strict=True)]
 
-    def _transformers_own(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        """(n, new tokens at most), for models with another kind of memory: sliding windows, states."""
+    def _generate_with_transformers(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        """(n, at most max_new_tokens), for models whose cache is of another kind: sliding windows, states."""
         settings = GenerationConfig(  # type: ignore[no-untyped-call]
             max_new_tokens=self.settings.max_new_tokens,
             do_sample=False,
@@ -95,7 +95,7 @@ class Generator:
         return Generation(place, text, len(row) if end is None else end + 1, finished=end is not None)
 
     def _end_tokens(self) -> set[int]:
-        """Every token that the model or the tokenizer calls an end."""
+        """Every token that the model or the tokenizer treats as an end."""
         configured = getattr(self.model.generation_config, "eos_token_id", None)
         listed = configured if isinstance(configured, list) else [configured]
         return {token for token in [*listed, self.encoder.tokenizer.eos_token_id] if token is not None}
@@ -107,8 +107,8 @@ class Generator:
 
 
 def default_budget(model: PreTrainedModel) -> int:
-    """Tokens of a batch. A GPU writes a token for hundreds of responses in the time of one, as long as their keys and
-    values fit: they may take a third of what is free, rounded down to a power of two to be the same again."""
+    """Tokens per batch. A GPU writes a token for hundreds of responses as fast as for one, as long as their keys and
+    values fit. They get a third of the free memory, rounded down to a power of two so the result is repeatable."""
     if model.device.type != "cuda":
         return 32_768
     free, _ = torch.cuda.mem_get_info(model.device)
@@ -117,7 +117,7 @@ def default_budget(model: PreTrainedModel) -> int:
 
 @torch.no_grad()
 def token_bytes(model: PreTrainedModel) -> int:
-    """What the model keeps for each token it has seen, measured on one."""
+    """Bytes the model caches per token, measured on one token."""
     seen = model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=model.device), use_cache=True)
     layers = getattr(getattr(seen, "past_key_values", None), "layers", [])
     kept = [getattr(layer, name, None) for layer in layers for name in ("keys", "values")]
@@ -126,8 +126,8 @@ def token_bytes(model: PreTrainedModel) -> int:
 
 @contextlib.contextmanager
 def _plain_generation(model: PreTrainedModel) -> Iterator[None]:
-    """Sets the model's own generation settings aside: Transformers fills open ones from them, and greedy should mean
-    greedy, without penalties or beams that a folder happens to carry."""
+    """Sets the model's own generation settings aside. Transformers would fill in missing ones from them, and greedy
+    should mean greedy, without penalties or beams that happen to be in the model's folder."""
     own = model.generation_config
     model.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]
     try:
@@ -138,7 +138,7 @@ def _plain_generation(model: PreTrainedModel) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_cudnn_attention() -> Iterator[None]:
-    """It plans anew for every length, so for every token of a growing cache: five times slower."""
+    """cuDNN attention plans again for every length, that is, for every token of a growing cache: five times slower."""
     cudnn = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
     torch.backends.cuda.enable_cudnn_sdp(False)
     try:

@@ -1,8 +1,8 @@
-"""Judges that score a response by itself.
+"""Judges that score each response on its own.
 
-Such a judge is a function from prompts and responses to scores. A reward model is any sequence classifier on the Hub
-with one output and a chat template; any importable Python function can judge too. Judges that compare two responses
-are in `endpoint`. `unmdpo.catalog.judges` lists all of them.
+Such a judge is a function from prompts and responses to scores. It can be a reward model (any sequence classifier with
+one output and a chat template) or any importable Python function. Judges that compare two responses are in `endpoint`.
+`unmdpo.catalog.judges` lists all of them.
 """
 
 import importlib
@@ -26,11 +26,11 @@ from unmdpo.engine.settings import ModelSource
 from unmdpo.errors import UserError
 
 Judge = Callable[[Sequence[Prompt], Sequence[str]], list[float]]
-TOKEN_BUDGET = 16_384  # of a padded batch
+TOKEN_BUDGET = 16_384  # per padded batch
 
 
 class RewardModel:
-    """A sequence classifier with one output, over the whole conversation."""
+    """A sequence classifier with one output, applied to the whole conversation."""
 
     def __init__(self, source: ModelSource, device: torch.device) -> None:
         try:
@@ -54,7 +54,7 @@ class RewardModel:
         rows = self.encoder.tokenize(texts)
         scores = [math.nan] * len(rows)
         for members in alike([len(row) for row in rows], TOKEN_BUDGET):
-            # on the right: classifiers look for the last token from there
+            # padded on the right: that is where classifiers look for the last token
             tokens, mask = padded([rows[i] for i in members], int(self.model.config.pad_token_id), "right")
             tokens, mask = tokens.to(self.model.device), mask.to(self.model.device)
             logits = self.model(input_ids=tokens, attention_mask=mask).logits.float()[:, 0].tolist()
@@ -76,26 +76,26 @@ def reward_model_source(settings: RewardModelSettings) -> ModelSource:
 
 
 def open_function(settings: FunctionSettings) -> Judge:
-    """The function that `package.module:function` names."""
+    """Imports the function named by `package.module:function`."""
     name = settings.function
     module_name, _, function_name = name.partition(":")
-    look_here()
+    add_cwd_to_path()
     try:
         function = getattr(importlib.import_module(module_name), function_name)
-    except Exception as error:  # whatever somebody's own module raises when it is imported
+    except Exception as error:  # a user's module can raise anything on import
         raise UserError(
-            f"judge function '{name}': {type(error).__name__}: {error}; give package.module:function, "
+            f"judge function '{name}': {type(error).__name__}: {error}; name it as package.module:function, "
             "importable from the current folder or PYTHONPATH"
         ) from error
     if not callable(function):
-        raise UserError(f"judge function '{name}' cannot be called")
+        raise UserError(f"judge function '{name}' is not callable")
     judge: Judge = function
     return judge
 
 
 def function_files(settings: FunctionSettings) -> list[str]:
-    """The file that defines the function, so that an edited judge judges again."""
-    look_here()
+    """The file that defines the function; when it is edited, responses are judged again."""
+    add_cwd_to_path()
     try:
         spec = importlib.util.find_spec(settings.function.partition(":")[0])
     except (ImportError, ValueError):
@@ -103,7 +103,7 @@ def function_files(settings: FunctionSettings) -> list[str]:
     return [] if spec is None or spec.origin is None else [spec.origin]
 
 
-def look_here() -> None:
+def add_cwd_to_path() -> None:
     """Makes modules in the current folder importable, as `python -m` does."""
     here = str(Path.cwd())
     if here not in sys.path:
@@ -111,15 +111,15 @@ def look_here() -> None:
 
 
 def checked(judge: Judge, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[float]:
-    """The judge's scores; one finite number for each response, or an error that says which is not."""
+    """The judge's scores: one finite number per response, or an error that says which are not."""
     try:
         scores = [float(score) for score in judge(prompts, responses)]
     except UserError:
         raise
-    except Exception as error:  # somebody's own function: whatever it raises is theirs to fix
+    except Exception as error:  # a user's function can raise anything, and is theirs to fix
         raise UserError(f"the judge failed: {type(error).__name__}: {error}{_where(error)}") from error
     if len(scores) != len(responses):
-        raise UserError(f"the judge gave {len(scores)} scores for {len(responses)} responses")
+        raise UserError(f"the judge returned {len(scores)} scores for {len(responses)} responses")
     bad = [place for place, score in enumerate(scores) if not math.isfinite(score)]
     if bad:
         raise UserError(f"the judge's scores of prompts {bad[:8]} are not finite")
@@ -127,6 +127,6 @@ def checked(judge: Judge, prompts: Sequence[Prompt], responses: Sequence[str]) -
 
 
 def _where(error: Exception) -> str:
-    """The line that raised it, as people know their own code."""
+    """The file and line that raised the error."""
     frames = traceback.extract_tb(error.__traceback__)
     return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""

@@ -1,2 +1,2 @@
-"""From comparisons to log-probabilities: encode, lay out, score. Everything that needs a log-probability of a response
-calls the one forward pass in `scorer`; no other room may compute its own."""
+"""From comparisons to log-probabilities: encode, lay out, score. Everything that needs the log-probability of a
+response calls the one forward pass in `scorer`; no other package computes its own."""

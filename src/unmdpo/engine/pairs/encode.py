@@ -1,7 +1,7 @@
 """From messages to tokens: what a model sees of a comparison, and which tokens are scored.
 
-One rule for training, reference, out-of-fold scoring and length counts: the prompt is rendered with the generation
-prefix, and the response with its end-of-turn token is scored, nothing else.
+Training, reference, out-of-fold scoring and length counts share one rule: the prompt is rendered with the generation
+prefix, and only the response with its end-of-turn token is scored.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ NO_LIMIT = 2**31
 
 @dataclass(frozen=True)
 class EncodedPair:
-    """Token ids of one comparison. An invalid pair is never trained on and stays a loader slot."""
+    """Token ids of one comparison. An invalid pair is never trained on, but keeps its loader slot."""
 
     prompt: Tokens
     chosen: Tokens
@@ -44,7 +44,7 @@ class EncodedPair:
 
 @dataclass(frozen=True)
 class Encoder:
-    """Renders with a tokenizer's chat template and checks what comes out."""
+    """Renders with a tokenizer's chat template and checks the result."""
 
     tokenizer: PreTrainedTokenizerBase
     max_length: int = 4096
@@ -52,7 +52,7 @@ class Encoder:
 
     @classmethod
     def of(cls, source: ModelSource, max_length: int = NO_LIMIT) -> "Encoder":
-        """With the model's own tokenizer and the arguments that its template gets."""
+        """An encoder with the model's tokenizer and the arguments for its chat template."""
         return cls(load_tokenizer(source), max_length, source.chat_template)
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ class Encoder:
             )
 
     def render(self, messages: list[dict[str, str]], *, prefix: bool) -> str:
-        """The conversation as text; `prefix` adds what the assistant's turn starts with."""
+        """The conversation as text; `prefix` adds the start of the assistant's turn."""
         try:
             text = self.tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=prefix, **(self.template_arguments or {})
@@ -71,18 +71,18 @@ class Encoder:
         except TemplateError as error:
             raise UserError(
                 f"the chat template of {self.tokenizer.name_or_path or 'the tokenizer'} fails: {error}; "
-                "give another with model.template, or its arguments with model.chat_template"
+                "set another one with model.template, or its arguments with model.chat_template"
             ) from error
         assert isinstance(text, str)
         return text
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of rendered texts: the template writes the BOS, so nothing is added here."""
+        """Token ids of rendered texts. The template writes the BOS token, so none is added here."""
         ids: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
         return ids
 
     def encode(self, comparisons: Iterable[Comparison]) -> Iterator[EncodedPair]:
-        """Every comparison in order, tokenized in chunks on all cores."""
+        """Encodes every comparison in order, tokenizing in chunks on all cores."""
         chunk: list[Comparison] = []
         for comparison in comparisons:
             chunk.append(comparison)
@@ -110,8 +110,8 @@ class Encoder:
             if whole[: len(prompt)] != prompt:
                 raise DataError(
                     comparison.source,
-                    f"the prompt's tokens are not a prefix of prompt and {name}: the chat template or the "
-                    "tokenizer joins them",
+                    f"the prompt's tokens are not a prefix of the tokens of prompt and {name}: the chat template or "
+                    "the tokenizer merges them",
                 )
             responses.append(self._scored(whole[len(prompt) :]))
         longest = len(prompt) + max(map(len, responses))
@@ -123,7 +123,7 @@ class Encoder:
         )
 
     def _scored(self, suffix: list[int]) -> list[int]:
-        """The response through its end-of-turn token; what a template writes after that is dropped."""
+        """The response up to and including its end-of-turn token; whatever the template writes after it is dropped."""
         special = set(self.tokenizer.all_special_ids)
         last = next((i for i in range(len(suffix) - 1, -1, -1) if suffix[i] in special), len(suffix) - 1)
         return suffix[: last + 1]
@@ -135,7 +135,7 @@ def as_dicts(prompt: Prompt) -> list[dict[str, str]]:
 
 @dataclass(frozen=True)
 class EncodedPairs:
-    """All encoded pairs in two flat arrays: small in memory, and on disk without pickle."""
+    """All encoded pairs in flat arrays: small in memory, and saved without pickle."""
 
     tokens: Tokens  # all token ids, pair after pair: prompt, chosen, rejected
     lengths: NDArray[np.int32]  # (n, 3)
@@ -158,7 +158,7 @@ class EncodedPairs:
         return len(self.valid)
 
     def save(self, path: Path) -> None:
-        """As safetensors, so that a dataset is tokenized once for all runs that share it."""
+        """Saves as safetensors; a dataset is tokenized once for all runs that share it."""
         save_file({name: np.ascontiguousarray(array) for name, array in self._arrays().items()}, path)
 
     @classmethod
@@ -170,13 +170,13 @@ class EncodedPairs:
 
     @property
     def valid_lengths(self) -> NDArray[np.int32]:
-        """(m, 3) of the valid pairs."""
+        """(m, 3) lengths of the valid pairs."""
         lengths: NDArray[np.int32] = self.lengths[self.valid]
         return lengths
 
     @property
     def valid_tokens(self) -> int:
-        """Of the valid pairs together, each prompt counted once."""
+        """Total tokens of the valid pairs, each prompt counted once."""
         return int(self.valid_lengths.sum())
 
     @cached_property

@@ -1,4 +1,4 @@
-"""How pairs are laid out for a model: packed where its attention allows, padded elsewhere."""
+"""How pairs are laid out for a model: packed if its attention allows, padded otherwise."""
 
 import warnings
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ PACKABLE_LAYERS = {"full_attention", "sliding_attention"}
 
 
 def layout_of(model: PreTrainedModel) -> Layout:
-    """Packed, unless the model says that its layers do not take a mask of ours."""
+    """Packed, unless the model's layers do not accept a custom mask."""
     kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ["full_attention"])
     strange = sorted(kinds - PACKABLE_LAYERS)
     if model._supports_flex_attn and not strange:
@@ -37,8 +37,8 @@ def layout_of(model: PreTrainedModel) -> Layout:
 class Packing:
     """How a model's pairs are grouped and laid out.
 
-    Where shapes are `fixed`, kernels are compiled for few of them, and every packed pair starts at a block of
-    attention: so its arithmetic, to the last bit, does not depend on its neighbours.
+    With `fixed` shapes, kernels are compiled for only a few shapes, and every packed pair starts at an attention
+    block, so its result does not depend on its neighbors, to the last bit.
     """
 
     layout: Layout
@@ -49,7 +49,7 @@ class Packing:
         return BLOCK if self.fixed else 1
 
     def groups(self, lengths: NDArray[np.int32], budget: int) -> list[list[int]]:
-        """Rows of `lengths` (n, 3) that fit the token budget together; a longer pair is alone."""
+        """Groups rows of `lengths` (n, 3) that fit the token budget together; a longer pair gets its own group."""
         if not len(lengths):
             return []
         if self.layout == "packed":
@@ -58,14 +58,14 @@ class Packing:
         return alike((2 * _longest(lengths)).tolist(), budget)  # two rows for each pair
 
     def batch(self, pairs: Sequence[EncodedPair], budget: int) -> PairBatch:
-        """One group laid out."""
+        """Lays out one group."""
         if self.layout == "padded":
             return PaddedBatch.of(pairs)
         spans = sum(rounded_up(pair.tokens, self.align) for pair in pairs)
         return PackedBatch.of(pairs, padded_length(spans, budget, self.fixed), align=self.align)
 
     def fill(self, lengths: NDArray[np.int32], groups: list[list[int]], budget: int) -> float:
-        """Share of the laid-out tokens that are not padding, over all groups."""
+        """Share of laid-out tokens that are not padding, over all groups."""
         prompts = 1 if self.layout == "packed" else 2  # how often each prompt is laid out
         used = sum(int((prompts * lengths[g, 0] + lengths[g, 1] + lengths[g, 2]).sum()) for g in groups)
         laid_out = sum(self._laid_out(lengths[group], budget) for group in groups)

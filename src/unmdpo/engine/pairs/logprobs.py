@@ -1,6 +1,6 @@
-"""Log-probabilities of chosen tokens straight from hidden states, logits never kept.
+"""Log-probabilities of given tokens straight from hidden states, without keeping the logits.
 
-A vocabulary of 128,256 makes logits the largest tensor of a training step by far. Here they exist for one chunk of
+With a vocabulary of 128,256, logits are by far the largest tensor of a training step. Here they exist for one chunk of
 tokens at a time, in the forward pass and again in the backward pass. Sums over the vocabulary are float32; on a GPU
 each chunk's logits are read once, by one fused kernel.
 """
@@ -12,26 +12,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CHUNK = 4096  # tokens whose logits exist at once
+CHUNK = 4096  # tokens with logits in memory at once
 
 
 class _ChunkedLogProbs(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, target: Tensor, softcap: float | None) -> Tensor:
         """(t, d), (v, d), (t,) → (t,) log-probabilities, float32 at least."""
-        measure, picked, normalisers = _on(hidden.device, _measure), [], []
+        measure, picked, normalizers = _on(hidden.device, _measure), [], []
         for start in range(0, len(hidden), CHUNK):
             rows = slice(start, start + CHUNK)
-            logit, normaliser = measure(hidden[rows] @ weight.T, target[rows], softcap)
-            picked.append(logit - normaliser)
-            normalisers.append(normaliser)
+            logit, normalizer = measure(hidden[rows] @ weight.T, target[rows], softcap)
+            picked.append(logit - normalizer)
+            normalizers.append(normalizer)
         ctx.softcap = softcap
-        ctx.save_for_backward(hidden, weight, target, torch.cat(normalisers))
+        ctx.save_for_backward(hidden, weight, target, torch.cat(normalizers))
         return torch.cat(picked)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        hidden, weight, target, normaliser = ctx.saved_tensors
+        hidden, weight, target, normalizer = ctx.saved_tensors
         wants_hidden, wants_weight = ctx.needs_input_grad[:2]
         differentiate = _on(hidden.device, _differentiate)
         by_hidden = torch.empty_like(hidden) if wants_hidden else None
@@ -39,7 +39,7 @@ class _ChunkedLogProbs(torch.autograd.Function):
         for start in range(0, len(hidden), CHUNK):
             rows = slice(start, start + CHUNK)
             logits = hidden[rows] @ weight.T
-            by_logits = differentiate(logits, target[rows], normaliser[rows], gradients[0][rows], ctx.softcap)
+            by_logits = differentiate(logits, target[rows], normalizer[rows], gradients[0][rows], ctx.softcap)
             if by_hidden is not None:
                 by_hidden[rows] = by_logits @ weight
             if by_weight is not None:
@@ -48,7 +48,7 @@ class _ChunkedLogProbs(torch.autograd.Function):
 
 
 def token_log_probs(hidden: Tensor, weight: Tensor, target: Tensor, softcap: float | None = None) -> Tensor:
-    """log p(target) of each row of `hidden` under a head without bias, and its gradients."""
+    """log p(target) for each row of `hidden` under a head without bias; differentiable."""
     if not len(hidden):
         return hidden.sum(-1).to(_wide(hidden))
     logs: Tensor = _ChunkedLogProbs.apply(hidden, weight, target, softcap)  # type: ignore[no-untyped-call]
@@ -62,12 +62,12 @@ def _measure(logits: Tensor, target: Tensor, softcap: float | None) -> tuple[Ten
 
 
 def _differentiate(
-    logits: Tensor, target: Tensor, normaliser: Tensor, gradient: Tensor, softcap: float | None
+    logits: Tensor, target: Tensor, normalizer: Tensor, gradient: Tensor, softcap: float | None
 ) -> Tensor:
     """(t, v) ∂/∂logits of Σ gradient·log p(target), in the logits' own precision."""
     wide = _capped(logits, softcap)
     is_target = torch.arange(logits.shape[1], device=logits.device)[None, :] == target[:, None]
-    by_logits = (is_target.to(wide.dtype) - torch.exp(wide - normaliser[:, None])) * gradient[:, None]
+    by_logits = (is_target.to(wide.dtype) - torch.exp(wide - normalizer[:, None])) * gradient[:, None]
     if softcap is not None:
         by_logits = by_logits * (1 - (wide / softcap) ** 2)
     return by_logits.to(logits.dtype)

@@ -1,8 +1,8 @@
-"""Many pairs in one fixed token budget, each prompt computed once for both of its responses.
+"""Packs many pairs into one fixed token budget, computing each prompt once for both responses.
 
-A pair is laid out as prompt, chosen, rejected. Both responses attend to the prompt and to themselves, not to each
-other, and both continue the prompt's positions, so every token sees exactly what it would see in a sequence of its
-own. Fixed shapes keep compiled kernels; the rest of the budget is padding that attends to itself alone.
+A pair is laid out as prompt, chosen, rejected. Both responses attend to the prompt and to themselves, but not to each
+other, and both continue the prompt's positions, so every token sees exactly what it would see in a separate sequence.
+Fixed shapes avoid recompiling kernels; the rest of the budget is padding that attends only to itself.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,11 +17,11 @@ from torch import Tensor
 from unmdpo.engine.pairs.encode import EncodedPair
 
 PROMPT, CHOSEN, REJECTED = 0, 1, 2
-BLOCK = 128  # FlexAttention's mask is made of blocks of this many tokens
+BLOCK = 128  # tokens per block of FlexAttention's mask
 
 
 def first_fit(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Bins of positions whose lengths fit the budget: longest first, each into the first bin with room."""
+    """Bins of positions that fit the budget together: longest first, each into the first bin with room."""
     bins: list[list[int]] = []
     room: list[int] = []
     for item in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
@@ -38,8 +38,8 @@ def first_fit(lengths: Sequence[int], budget: int) -> list[list[int]]:
 
 
 def padded_length(tokens: int, budget: int, fixed: bool) -> int:
-    """The length a bin of `tokens` is padded to: quarters of the budget, so that few shapes occur, where shapes should
-    be `fixed` because kernels are compiled for each of them.
+    """The length a bin of `tokens` is padded to. With `fixed` shapes it is a multiple of a quarter of the budget,
+    because kernels are compiled for each shape and there should be few of them.
 
     The last bin of a batch is seldom full; padding it to the whole budget would waste a tenth of the work.
     """
@@ -58,12 +58,12 @@ class Runs(NamedTuple):
     shared_end: Tensor  # (length,)
 
     def see(self, query: Tensor, key: Tensor) -> Tensor:
-        """May these queries attend to these keys? Elementwise over token indices."""
+        """Whether these queries may attend to these keys, elementwise over token indices."""
         itself = (key >= self.own[query]) & (key <= query)
         return itself | ((key >= self.shared[query]) & (key < self.shared_end[query]))
 
     def seen_in_blocks(self) -> Tensor:
-        """(blocks, blocks) how many keys of a block of keys all queries of a block see, together."""
+        """(blocks, blocks) how many (query, key) token pairs are visible in each block pair."""
         length = len(self.own)
         edges = torch.arange(0, length, BLOCK, device=self.own.device)  # (blocks,)
         after = torch.arange(1, length + 1, device=self.own.device)
@@ -76,19 +76,19 @@ class Runs(NamedTuple):
 
 @dataclass(frozen=True)
 class PairBatch:
-    """Tokens of some pairs in rows, and where their responses are predicted.
+    """The tokens of some pairs, in rows, and where their responses are predicted.
 
     Token indices below count through the rows: `row · length + column`.
     """
 
     tokens: Tensor  # (rows, length)
     predictor: Tensor  # (r,) index of the token whose hidden state predicts a response token
-    target: Tensor  # (r,) the response token predicted
+    target: Tensor  # (r,) the predicted response token
     response: Tensor  # (r,) 2·pair for chosen, 2·pair + 1 for rejected
     pairs: int
 
     def to(self, device: torch.device) -> Self:
-        """On the device without waiting for it: the copies start from pinned memory."""
+        """Copies to the device without waiting for it, if the batch is pinned."""
         return self._with(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pinned(self) -> Self:
@@ -124,13 +124,13 @@ class PackedBatch(PairBatch):
         segments = sizes.ravel()  # prompt, chosen, rejected of each pair
 
         def each(values: NDArray[Any]) -> NDArray[Any]:
-            """A value of every segment, for each of its tokens."""
+            """Repeats each segment's value for each of its tokens."""
             return np.repeat(values, segments)
 
         at = each(starts - (np.cumsum(segments) - segments)) + np.arange(segments.sum())
         part, pair = (each(np.tile([PROMPT, CHOSEN, REJECTED], len(pairs))), each(np.arange(3 * len(pairs)) // 3))
         rejected = part == REJECTED
-        # rejected continues the prompt's positions, and the prompt predicts its first token
+        # the rejected response continues the prompt's positions, and the prompt predicts its first token
         positions = at - bases[pair] - np.where(rejected, sizes[pair, 1], 0)
         predictor = np.where(rejected & (at == each(starts)), prompt_ends[pair], at) - 1
         ids = [ids for p in pairs for ids in (p.prompt, p.chosen, p.rejected)]
@@ -157,7 +157,7 @@ class PackedBatch(PairBatch):
         )
 
     def runs_within(self, window: int | None) -> Runs:
-        """What each token sees; with a sliding `window`, nothing that many positions back."""
+        """What each token sees; with a sliding `window`, only the last `window` positions."""
         if window is None:
             return self.runs
         index = torch.arange(len(self.runs.own), device=self.runs.own.device)

@@ -1,7 +1,7 @@
-"""Rows of different lengths in one rectangle, rows of similar length together, and pairs laid out that way.
+"""Pads rows to one length, groups rows of similar length, and lays out pairs that way.
 
-In a padded batch every response is a row of its own after its prompt. That is slower than packing, because prompts are
-computed twice and rows are padded, but a model only needs the usual attention mask for it.
+In a padded batch, every response gets its own row, after its prompt. That is slower than packing, because prompts are
+computed twice and rows are padded, but it only needs the usual attention mask.
 """
 
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ from unmdpo.engine.pairs.packing import PairBatch
 
 
 def alike(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Places of rows of like length, longest first; a group padded to its longest fits the budget."""
+    """Groups indices of rows of similar length, longest first; a group padded to its longest row fits the budget."""
     groups: list[list[int]] = []
     room = 0
     for place in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
         if room == 0:
             groups.append([])
-            room = max(1, budget // max(1, lengths[place]))  # a group's first is its longest
+            room = max(1, budget // max(1, lengths[place]))  # a group's first row is its longest
         groups[-1].append(place)
         room -= 1
     return [sorted(members) for members in groups]

@@ -20,16 +20,16 @@ HOPPER_BLOCKS: dict[str, int] = {
     "fwd_BLOCK_M": 128, "fwd_BLOCK_N": 128, "fwd_num_warps": 8, "fwd_num_stages": 2,
     "bwd_BLOCK_M1": 64, "bwd_BLOCK_N1": 64, "bwd_BLOCK_M2": 64, "bwd_BLOCK_N2": 64, "bwd_num_warps": 4,
 }  # fmt: skip
-# Fused kernels round where plain ones do, and sums have one order, chosen without timing: so passes with
-# and without gradient, which are compiled apart, give the same log-probabilities.
+# Fused kernels round where plain ones do, and sums have a fixed order that does not depend on timing. Passes with
+# and without gradient are compiled separately, and this way they give the same log-probabilities.
 SAME_ROUNDING = {"emulate_precision_casts": True, "deterministic": True}
 
 
 class PairScorer(nn.Module):
     """A causal language model as a function from pairs to log-probabilities.
 
-    The one forward pass of training, the reference cache and out-of-fold scoring; and, on several ranks, the root
-    module that is sharded.
+    Training, the reference cache and out-of-fold scoring all use this forward pass. On several ranks, it is the root
+    module that gets sharded.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -46,42 +46,42 @@ class PairScorer(nn.Module):
         return response_log_probs(self.model, batch)
 
     def settle(self) -> None:
-        """Gives back what a pass without gradient left gathered, if the model is sharded."""
-        reshard = getattr(self, "reshard", None)  # of FSDP2's modules
+        """If the model is sharded, frees the weights that a pass without gradient left gathered."""
+        reshard = getattr(self, "reshard", None)  # FSDP2 modules have it
         if callable(reshard):
             reshard()
 
     def prepare(self, pairs: Sequence[EncodedPair], budget: int) -> PairBatch:
-        """The pairs laid out, ready to travel to the device."""
+        """Lays out the pairs, ready to be copied to the device."""
         batch = self.packing.batch(pairs, budget)
         return batch.pinned() if self.device.type == "cuda" else batch
 
     @property
     def default_budget(self) -> int:
-        """Tokens of a microbatch: enough to keep a GPU busy; on a CPU no more than a dense mask is good for, since its
-        cost grows with the square."""
+        """Tokens per microbatch: enough to keep a GPU busy; few on a CPU, where the cost of a dense mask grows
+        quadratically."""
         return 16_384 if self.device.type == "cuda" else 512
 
 
 @torch.no_grad()
 def score(scorer: PairScorer, pairs: EncodedPairs, token_budget: int | None = None) -> Tensor:
-    """(n, 2) log-probabilities of chosen and rejected of every pair, NaN where invalid."""
+    """(n, 2) log-probabilities of chosen and rejected for every pair, NaN where invalid."""
     ranks, was_training = Ranks.current(), scorer.training
     budget = token_budget or scorer.default_budget
     slots = pairs.valid.nonzero()[0]
-    found = torch.zeros(len(slots), 2, device=scorer.device)
+    log_probs = torch.zeros(len(slots), 2, device=scorer.device)
     scorer.train(False)
     try:
         for members, counts in ranks.turns(scorer.packing.groups(pairs.lengths[slots], budget)):
             batch = scorer.prepare(pairs.select(slots[members].tolist()), budget)
             logs = scorer(batch.to(scorer.device)).float()
             if counts:
-                found[torch.tensor(members).to(scorer.device, non_blocking=True)] = logs
+                log_probs[torch.tensor(members).to(scorer.device, non_blocking=True)] = logs
     finally:
         scorer.settle()
         scorer.train(was_training)
     scores = torch.full((len(pairs), 2), torch.nan)
-    scores[torch.from_numpy(slots)] = ranks.total(found).cpu()
+    scores[torch.from_numpy(slots)] = ranks.total(log_probs).cpu()
     return scores
 
 
@@ -96,7 +96,7 @@ def response_log_probs(model: PreTrainedModel, batch: PairBatch) -> Tensor:
     predicting = hidden.flatten(0, 1).index_select(0, batch.predictor)  # (r, d)
     logs = token_log_probs(predicting, head.weight, batch.target, softcap)
     sums = logs.new_zeros(2 * batch.pairs).index_add(0, batch.response, logs)
-    return torch.stack([sums[0::2], sums[1::2]], dim=1)  # no view: sharded modules hook their output
+    return torch.stack([sums[0::2], sums[1::2]], dim=1)  # a copy, not a view: sharded modules hook their output
 
 
 def _inputs(model: PreTrainedModel, batch: PairBatch) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def _inputs(model: PreTrainedModel, batch: PairBatch) -> dict[str, Any]:
 
 
 def kernel_options(model: PreTrainedModel) -> dict[str, Any]:
-    """Our own block sizes where they were measured, PyTorch's elsewhere."""
+    """Our block sizes on hardware where we measured them, PyTorch's elsewhere."""
     config = model.config.get_text_config()
     if config._attn_implementation != "flex_attention" or model.device.type != "cuda":
         return {}
@@ -119,15 +119,15 @@ def kernel_options(model: PreTrainedModel) -> dict[str, Any]:
 
 
 def compile_layers(model: PreTrainedModel) -> None:
-    """Compiles each decoder layer; all layers share what is compiled for a shape."""
-    # a few shapes, each with and without gradient, and first layers whose input needs none
+    """Compiles each decoder layer; all layers share the code compiled for a shape."""
+    # a few shapes, each with and without gradient, and a first layer whose input needs no gradient
     torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
     for layer in body(model).layers:  # type: ignore[union-attr]
         layer.compile(fullgraph=True, dynamic=False, options=SAME_ROUNDING)
 
 
 def attention_mask(model: PreTrainedModel, batch: PackedBatch) -> Any:
-    """The layout's mask in the form the model's attention takes; one for each kind of layer."""
+    """The layout's mask in the form the model's attention expects; one per kind of layer."""
     config = model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     if kinds - PACKABLE_LAYERS:
@@ -151,10 +151,10 @@ def dense_mask(model: PreTrainedModel, batch: PackedBatch, window: int | None) -
 
 
 def block_mask(batch: PackedBatch, window: int | None) -> Any:
-    """FlexAttention's block mask: whole blocks of pairs that do not meet are never computed.
+    """FlexAttention's block mask: blocks between pairs that do not see each other are never computed.
 
-    Counted from the layout's runs in a fraction of a millisecond. PyTorch's own `create_block_mask` asks about every
-    pair of tokens: for 16,384 of them that is gigabytes or, compiled, minutes to compile.
+    It is counted from the layout's runs in a fraction of a millisecond. PyTorch's `create_block_mask` checks every
+    pair of tokens, which for 16,384 tokens takes gigabytes or, when compiled, minutes of compilation.
     """
     from torch.nn.attention.flex_attention import BlockMask  # noqa: PLC0415 - slow to import
 
@@ -175,6 +175,6 @@ def block_mask(batch: PackedBatch, window: int | None) -> Any:
 
 
 def _by_row(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """(1, 1, rows) how many blocks of each row are set, (1, 1, rows, columns) which ones, first."""
+    """(1, 1, rows) how many blocks are set in each row, and (1, 1, rows, columns) their indices, set ones first."""
     which = blocks.int().argsort(dim=1, descending=True, stable=True).int()
     return blocks.sum(dim=1, dtype=torch.int32)[None, None], which[None, None]

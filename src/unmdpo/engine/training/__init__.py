@@ -1,2 +1,2 @@
-"""Training a policy: what an update does (`trainer`), when it does it (`schedule`), and a whole run in a folder
-(`loop`) with its checkpoints and metrics. Only this room changes weights."""
+"""Training a policy: what an update does (`trainer`), on which pairs and at which learning rate (`schedule`), and a
+whole run in a folder (`loop`) with its checkpoints and metrics. Only this package changes weights."""

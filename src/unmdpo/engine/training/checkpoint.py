@@ -1,7 +1,7 @@
-"""Checkpoints that appear whole or not at all, and go on exactly: nothing pickled.
+"""Checkpoints that are written atomically and resume exactly. Nothing is pickled.
 
-One process writes plain safetensors. Several write a PyTorch distributed checkpoint in safetensors files, each rank
-its own shards; either kind is read back by any number of ranks.
+A single process writes plain safetensors. Several ranks write a PyTorch distributed checkpoint in safetensors files,
+each rank its own shards. Any number of ranks can read back either kind.
 """
 
 import json
@@ -24,12 +24,12 @@ DESCRIPTION = "checkpoint.json"
 
 
 def save_checkpoint(trainer: Trainer, folder: Path, *, keep: int = 2) -> Path:
-    """Writes `folder/update-N` aside and renames it into place; only the last `keep` stay."""
+    """Writes `folder/update-N` under a temporary name and renames it; only the last `keep` checkpoints are kept."""
     target, ranks = folder / f"update-{trainer.update:08d}", trainer.ranks
     aside = temporary(target)
     try:
         if ranks.first:
-            remove(aside)  # of a run that was killed while writing
+            remove(aside)  # left by a run that was killed while writing
             aside.mkdir(parents=True)
         ranks.wait()
         for part, tensors in _large_parts(trainer).items():
@@ -42,7 +42,7 @@ def save_checkpoint(trainer: Trainer, folder: Path, *, keep: int = 2) -> Path:
             sync(aside)
             put_in_place(aside, target)
             for old in checkpoints(folder)[:-keep]:
-                (old / DESCRIPTION).unlink()  # first: what is left no longer counts as a checkpoint
+                (old / DESCRIPTION).unlink()  # first, so a half-deleted folder no longer counts as a checkpoint
                 shutil.rmtree(old)
         ranks.wait()
     except OSError as error:
@@ -52,12 +52,12 @@ def save_checkpoint(trainer: Trainer, folder: Path, *, keep: int = 2) -> Path:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """Whole checkpoints, oldest first."""
+    """Complete checkpoints, oldest first."""
     return sorted(path for path in folder.glob("update-*") if (path / DESCRIPTION).is_file())
 
 
 def load_checkpoint(trainer: Trainer, path: Path) -> None:
-    """Puts a trainer that was set up in the same way where the checkpoint was taken."""
+    """Restores the checkpoint's state into a trainer with the same setup."""
     described = json.loads((path / DESCRIPTION).read_text("utf-8"))
     _same_run(described["run"], _run(trainer), path)
     with torch.no_grad():
@@ -85,8 +85,8 @@ def _describe(trainer: Trainer) -> dict[str, Any]:
 
 
 def _run(trainer: Trainer) -> dict[str, Any]:
-    """What must not change between a checkpoint and the run that goes on from it."""
-    free = {"updates", "epochs"}  # more of the same
+    """What must not change between a checkpoint and the run that continues from it."""
+    free = {"updates", "epochs"}  # training longer is allowed
     described = {
         "objective": trainer.objective.name,
         **dict(trainer.resolved),
@@ -94,28 +94,28 @@ def _run(trainer: Trainer) -> dict[str, Any]:
         "seed": trainer.seed,
         "pairs": len(trainer.data),
     }
-    found: dict[str, Any] = json.loads(json.dumps(described))  # as it will be read back
-    return found
+    as_saved: dict[str, Any] = json.loads(json.dumps(described))  # as JSON reads it back
+    return as_saved
 
 
 def _same_run(saved: dict[str, Any], ours: dict[str, Any], path: Path) -> None:
     for name in sorted({*saved, *ours}):
         if saved.get(name) != ours.get(name):
             raise UserError(
-                f"{path}: a checkpoint with {name} {saved.get(name)!r}, not {ours.get(name)!r}; "
+                f"{path}: this is a checkpoint with {name} {saved.get(name)!r}, not {ours.get(name)!r}; "
                 "continue with the same settings, or train in another folder"
             )
 
 
 def _large_parts(trainer: Trainer) -> dict[str, dict[str, Tensor]]:
-    """What may be sharded. Reading fills these very tensors."""
+    """Tensors that may be sharded. Reading a checkpoint fills these same tensors in place."""
     named = trainer.masters.named
     weights = {name: parameter.detach() for name, parameter in named.items()}
     return {"model": weights, "optimizer": moments(trainer.optimizer, named)}
 
 
 def _small_parts(trainer: Trainer) -> dict[str, dict[str, Tensor]]:
-    """What every rank has whole."""
+    """Tensors that every rank has in full."""
     parts = {}
     if trainer.adaptive_state is not None:
         parts["objective"] = trainer.adaptive_state._asdict()
@@ -135,7 +135,7 @@ def _write(tensors: dict[str, Tensor], place: Path, trainer: Trainer) -> None:
 
 
 def _read(tensors: dict[str, Tensor], place: Path) -> None:
-    """Fills `tensors` from whichever kind of file is there."""
+    """Fills `tensors` from either kind of checkpoint."""
     plain = _plain(place).is_file()
     if plain and not any(hasattr(value, "full_tensor") for value in tensors.values()):
         for name, value in load_file(_plain(place)).items():
@@ -145,7 +145,7 @@ def _read(tensors: dict[str, Tensor], place: Path) -> None:
     from torch.distributed.checkpoint.state_dict_loader import load  # noqa: PLC0415
 
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process: as intended
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # expected with one process
         load(tensors, storage_reader=HuggingFaceStorageReader(str(place)))
 
 

@@ -1,4 +1,4 @@
-"""What an update looks up about the loader's slots."""
+"""What an update needs to know about each loader slot."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from unmdpo.objectives import PairLogps
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Tensors over all n slots, on the CPU; small, and looked up by slot."""
+    """Small CPU tensors over all n slots, indexed by slot."""
 
     pairs: EncodedPairs
     strength: Tensor  # (n,)
     reference: Tensor | None = None  # (n, 2) log-probabilities of chosen and rejected
     scale: Tensor | None = None  # (n,) frozen q
-    unit: Tensor | None = None  # (n,) unit of each pair, for a scale that learns beside the policy
+    unit: Tensor | None = None  # (n,) each pair's unit, for a scale that learns beside the policy
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -28,11 +28,11 @@ class TrainingData:
         return [slot for slot in slots if self.pairs.valid[slot]]
 
     def logps(self, slots: Sequence[int], logs: Tensor, scales: Tensor | None) -> PairLogps:
-        """`logs` (m, 2) and `scales` (m,) of some slots with everything else an objective asks for."""
+        """`logs` (m, 2) and `scales` (m,) of some slots, with everything else an objective needs."""
         index = torch.tensor(slots, dtype=torch.int64)
         lengths = torch.from_numpy(self.pairs.lengths[index.numpy()])
 
-        def there(values: Tensor | None) -> Tensor | None:
+        def on_device(values: Tensor | None) -> Tensor | None:
             return None if values is None else values.to(logs.device, non_blocking=True)
 
         known = None if self.reference is None else self.reference[index]
@@ -42,9 +42,9 @@ class TrainingData:
             chosen_tokens=lengths[:, 1].to(logs.device, non_blocking=True),
             rejected_tokens=lengths[:, 2].to(logs.device, non_blocking=True),
             strength=self.strength[index].to(logs.device, non_blocking=True),
-            ref_chosen=there(None if known is None else known[:, 0]),
-            ref_rejected=there(None if known is None else known[:, 1]),
-            scale=there(scales),
+            ref_chosen=on_device(None if known is None else known[:, 0]),
+            ref_rejected=on_device(None if known is None else known[:, 1]),
+            scale=on_device(scales),
         )
 
     def units(self, slots: Sequence[int]) -> Tensor:

@@ -2,7 +2,7 @@
 
 folder/metrics.jsonl      what training did: the same bytes whether or not it was interrupted
 folder/throughput.jsonl   how fast it went
-folder/checkpoints/       the last few, and the terminal one
+folder/checkpoints/       the last few, including the final one
 """
 
 import contextlib
@@ -33,10 +33,10 @@ METRICS, THROUGHPUT = "metrics.jsonl", "throughput.jsonl"
 
 @dataclass(frozen=True)
 class LoopSettings:
-    checkpoint_updates: int | None = None  # after every so many updates
-    checkpoint_minutes: float | None = 15.0  # or when so much time has passed
+    checkpoint_updates: int | None = None  # save after this many updates
+    checkpoint_minutes: float | None = 15.0  # or after this much time
     keep: int = 2
-    validate_updates: int | None = None  # the last update is always followed by a validation
+    validate_updates: int | None = None  # validation always follows the last update
 
 
 def train(
@@ -47,7 +47,7 @@ def train(
     validation: "Validation | None" = None,
     sinks: Sequence[Sink] = (),
 ) -> Path:
-    """Trains to the end of the budget, from the last checkpoint if there is one; gives the terminal one."""
+    """Trains to the end of the budget, resuming from the last checkpoint if any; returns the final checkpoint."""
     settings, saved = settings or LoopSettings(), folder / "checkpoints"
     newest = next(reversed(checkpoints(saved)), None)
     if newest is not None:
@@ -74,9 +74,9 @@ def train(
 
 @dataclass(frozen=True)
 class Validation:
-    """Held-out pairs, looked at without changing anything.
+    """Evaluates held-out pairs without changing anything.
 
-    A scale that learns beside the policy judges new prompts by their features, so it needs `units`.
+    A scale that learns beside the policy predicts q for new prompts from their features, so it needs `units`.
     """
 
     data: TrainingData
@@ -84,7 +84,7 @@ class Validation:
 
     @torch.no_grad()
     def __call__(self, trainer: Trainer) -> dict[str, float]:
-        """The objective's loss and the rewards, averaged over the valid pairs, as `eval_…`."""
+        """The objective's loss and the batch metrics, averaged over the valid pairs, named `eval_…`."""
         logs = score(trainer.scorer, self.data.pairs, trainer.budget)
         slots, rule = self.data.valid(range(len(self.data))), trainer.rule
         if not slots:
@@ -100,8 +100,8 @@ class Validation:
                 adapted = [rule.adapt(pairs.log_ratio, state, train=False, **settings)[0]]
             losses.append(rule.loss(pairs, *adapted, **trainer.objective.settings))
         pairs = self.data.logps(slots, logs[slots], None if scales is None else scales[slots])
-        found = {"loss": float(torch.cat(losses).mean()), **batch_metrics(pairs, rule, trainer.resolved)}
-        return {f"eval_{name}": value for name, value in found.items()}
+        metrics = {"loss": float(torch.cat(losses).mean()), **batch_metrics(pairs, rule, trainer.resolved)}
+        return {f"eval_{name}": value for name, value in metrics.items()}
 
     def _scales(self, trainer: Trainer) -> Tensor | None:
         if trainer.scale is None or self.units is None:
@@ -122,7 +122,7 @@ class Timer:
 
 
 class Log:
-    """The first rank's files and sinks, and the pace of the run."""
+    """Writes metrics and throughput to files and sinks, on the first rank only."""
 
     def __init__(self, trainer: Trainer, folder: Path, sinks: Sequence[Sink]) -> None:
         self._silent = not trainer.ranks.first
@@ -132,7 +132,7 @@ class Log:
         self._sinks, self._tokens = sinks, trainer.num_tokens
         lengths = trainer.data.pairs.valid_lengths
         passes = training_passes(trainer.model, trainer.rule.adaptive)
-        self._flops = passes * forward_flops(trainer.model, lengths) / max(1, int(lengths.sum()))  # a token
+        self._flops = passes * forward_flops(trainer.model, lengths) / max(1, int(lengths.sum()))  # per token
         self._peak = matrix_rate(trainer.device) * trainer.ranks.world
 
     def write(self, metrics: dict[str, float], seconds: float) -> None:
@@ -161,8 +161,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopRequests:
-    """While it is entered, stop signals are noted instead of acted on. The first one counts; the same one again is for
-    the impatient, and acts at once."""
+    """Inside this context, stop signals are noted instead of acted on, and the first one counts. Sending the same
+    signal again stops at once."""
 
     def __init__(self) -> None:
         self.asked: int | None = None
@@ -170,7 +170,7 @@ class StopRequests:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # elsewhere signals are not ours
+        if threading.current_thread() is threading.main_thread():  # only the main thread may handle signals
             self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
         return self
 

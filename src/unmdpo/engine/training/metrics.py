@@ -1,7 +1,7 @@
-"""What is logged of an update, and where it goes.
+"""What is logged about an update, and where.
 
-Metrics carry the names that TRL's users know. JSON lines are the record; a terminal line, TensorBoard and W&B are
-views of it.
+Metrics have the names that TRL users know. JSON lines are the record; the terminal line, TensorBoard and W&B only show
+it.
 """
 
 import json
@@ -29,7 +29,7 @@ class Sink(Protocol):
 
 
 class JsonLines:
-    """One line for each update. A resumed run first drops what its checkpoint does not know."""
+    """One line per update. A resumed run first drops the lines after its checkpoint."""
 
     def __init__(self, path: Path, from_update: int = 0) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ class JsonLines:
 
 
 class Progress:
-    """Says how far training is, as a short text for every update."""
+    """Reports progress as a short text after every update."""
 
     def __init__(self, updates: int, show: Callable[[str], None]) -> None:
         self.updates, self.show = updates, show
@@ -82,7 +82,7 @@ class TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - an extra
         except ImportError as error:
-            raise UserError("TensorBoard needs its package: pip install 'unmdpo[tensorboard]'") from error
+            raise UserError("logging to TensorBoard needs its package: pip install 'unmdpo[tensorboard]'") from error
         self._writer = SummaryWriter(str(folder))
 
     def log(self, update: int, metrics: Metrics) -> None:
@@ -94,13 +94,13 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """The project, the key and whether to be offline come from W&B's own environment variables."""
+    """Project, API key and offline mode come from W&B's own environment variables."""
 
     def __init__(self, name: str, folder: Path) -> None:
         try:
             import wandb  # noqa: PLC0415 - an extra
         except ImportError as error:
-            raise UserError("W&B needs its package: pip install 'unmdpo[wandb]'") from error
+            raise UserError("logging to W&B needs its package: pip install 'unmdpo[wandb]'") from error
         folder.mkdir(parents=True, exist_ok=True)
         project = os.environ.get("WANDB_PROJECT", "unmdpo")
         self._run = wandb.init(project=project, name=name, dir=str(folder))
@@ -113,8 +113,8 @@ class WeightsAndBiases:
 
 
 def batch_metrics(pairs: PairLogps, objective: Objective, settings: Strict) -> dict[str, float]:
-    """Means over a batch. Rewards are β times the log-ratio as the objective takes it: of whole responses, or per
-    token for length-normalized ones."""
+    """Means over a batch. Rewards are β times the log-ratio the objective uses: of whole responses, or per token for
+    length-normalized objectives."""
     named = {"logps/chosen": pairs.chosen, "logps/rejected": pairs.rejected}
     if pairs.ref_chosen is not None and pairs.ref_rejected is not None:
         beta = getattr(settings, "beta", 1.0)

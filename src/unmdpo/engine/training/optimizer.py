@@ -1,8 +1,8 @@
-"""AdamW over float32 master weights, its moments on the device or in the host's memory.
+"""AdamW over float32 master weights, with its moments on the device or in host memory.
 
-A model that computes in bfloat16 gets float32 masters: gradients of every microbatch are added to the masters'
-gradients as soon as the backward pass makes them, so neither accumulation nor the optimizer ever rounds to bfloat16. A
-model that already is float32 is its own master.
+A model that computes in bfloat16 gets float32 masters. The gradients of every microbatch are added to the masters'
+gradients as soon as the backward pass produces them, so neither accumulation nor the optimizer rounds to bfloat16. A
+float32 model is its own master.
 """
 
 from collections.abc import Callable
@@ -16,10 +16,10 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class HostAdamW(torch.optim.AdamW):
-    """Moments live in pinned host memory and visit the device one parameter at a time.
+    """AdamW with its moments in pinned host memory, copied to the device one parameter at a time.
 
-    The arithmetic stays on the device, so the result is that of plain AdamW; the price is one trip of both moments
-    there and back for each update.
+    The arithmetic stays on the device, so the result is the same as plain AdamW's. The price is copying both moments
+    there and back in each update.
     """
 
     @torch.no_grad()
@@ -51,7 +51,7 @@ class HostAdamW(torch.optim.AdamW):
 def make_optimizer(
     parameters: list[nn.Parameter], *, betas: tuple[float, float], eps: float, decay: float, offload: bool
 ) -> torch.optim.AdamW:
-    """The learning rate is set before each update."""
+    """Creates the optimizer; the learning rate is set before each update."""
     on_gpu = parameters[0].device.type == "cuda"
     if offload:
         return HostAdamW(parameters, betas=betas, eps=eps, weight_decay=decay)
@@ -59,45 +59,45 @@ def make_optimizer(
 
 
 def moments(optimizer: torch.optim.AdamW, named: dict[str, nn.Parameter]) -> dict[str, Tensor]:
-    """Both moments of every parameter by name; zeros before the first update."""
-    found = {}
+    """Both moments of every parameter, by name; zeros before the first update."""
+    values = {}
     for name, parameter in named.items():
         for key in MOMENTS:
             value = optimizer.state.get(parameter, {}).get(key)
-            found[f"{name}:{key}"] = torch.zeros_like(parameter) if value is None else value
-    return {name: value.detach() for name, value in found.items()}
+            values[f"{name}:{key}"] = torch.zeros_like(parameter) if value is None else value
+    return {name: value.detach() for name, value in values.items()}
 
 
 def steps(optimizer: torch.optim.AdamW) -> int:
-    """How many updates have moved the parameters; the same for all of them."""
+    """How many steps the optimizer has taken; the same for all parameters."""
     return next((int(state["step"]) for state in optimizer.state.values()), 0)
 
 
 def restore(
     optimizer: torch.optim.AdamW, named: dict[str, nn.Parameter], tensors: dict[str, Tensor], taken: int
 ) -> None:
-    """Puts the optimizer where `moments` and `steps` were read."""
+    """Restores the optimizer's state from `moments` and `steps`."""
     if taken == 0:
         return
     for name, parameter in named.items():
         on_device = any(group.get("fused") for group in optimizer.param_groups)
         on_device = on_device or isinstance(optimizer, HostAdamW)
         device = parameter.device if on_device else torch.device("cpu")
-        found = {key: tensors[f"{name}:{key}"] for key in MOMENTS}
+        restored = {key: tensors[f"{name}:{key}"] for key in MOMENTS}
         if isinstance(optimizer, HostAdamW):
-            found = {key: _on_host(value) for key, value in found.items()}
-        optimizer.state[parameter] = {"step": torch.tensor(float(taken), device=device), **found}
+            restored = {key: _on_host(value) for key, value in restored.items()}
+        optimizer.state[parameter] = {"step": torch.tensor(float(taken), device=device), **restored}
 
 
 def _on_host(moment: Tensor) -> Tensor:
-    """Pinned where that helps the way to a GPU."""
+    """In host memory, pinned if it came from a GPU, for faster copies."""
     return moment.cpu().pin_memory() if moment.device.type == "cuda" else moment
 
 
 class MasterWeights:
     def __init__(self, model: nn.Module) -> None:
         self.named: dict[str, nn.Parameter] = {}
-        self._copies: list[tuple[nn.Parameter, nn.Parameter]] = []  # computing, master
+        self._copies: list[tuple[nn.Parameter, nn.Parameter]] = []  # (computing parameter, its master)
         for name, parameter in model.named_parameters():
             if not parameter.requires_grad:
                 continue
@@ -115,7 +115,7 @@ class MasterWeights:
 
     @torch.no_grad()
     def publish(self) -> None:
-        """Rounds the masters into the computing model after they have changed."""
+        """Copies the updated masters into the computing model, rounding them."""
         if self._copies:
             computing, masters = zip(*self._copies, strict=True)
             torch._foreach_copy_(list(computing), list(masters))

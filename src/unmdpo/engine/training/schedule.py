@@ -1,4 +1,4 @@
-"""When is which pair seen, and with which learning rate: pure functions of seed, epoch and update."""
+"""Which pairs each update sees, and its learning rate: pure functions of seed, epoch and update."""
 
 import hashlib
 import math
@@ -12,15 +12,15 @@ WARMUP_START = 0.1  # share of the learning rate at the first update
 
 
 def update_seed(seed: int, update: int, rank: int) -> int:
-    """What an update's own randomness (dropout) starts from, so that nothing of it needs saving."""
+    """The seed of an update's own randomness (dropout), so no random state needs saving."""
     digest = hashlib.sha256(f"update:{seed}:{update}:{rank}".encode("ascii")).digest()
     return int.from_bytes(digest[:4], "big")
 
 
 def epoch_order(slots: int, seed: int, epoch: int) -> list[int]:
-    """A permutation of all loader slots, valid or not, that depends on (seed, epoch) alone.
+    """A permutation of all loader slots, valid or not, that depends only on (seed, epoch).
 
-    Both are hashed into one seed, because PyTorch's CPU generator looks at 32 bits only.
+    Both are hashed into one seed, because PyTorch's CPU generator uses only 32 bits.
     """
     digest = hashlib.sha256(f"{seed}:{epoch}".encode("ascii")).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:4], "big"))
@@ -36,7 +36,7 @@ def batch_of(update: int, slots: int, batch: int, seed: int) -> list[int]:
 
 
 def learning_rate(update: int, *, peak: float, warmup: int, updates: int, schedule: Schedule) -> float:
-    """lr·(0.1 + 0.9·min(t, w)/w) at 0-based update t, then constant, or down to zero at the end."""
+    """lr·(0.1 + 0.9·min(t, w)/w) at 0-based update t, then constant, or decaying to zero at the end."""
     warm = min(update, warmup) / warmup if warmup else 1.0
     rate = peak * (WARMUP_START + (1 - WARMUP_START) * warm)
     left = max(1, updates - warmup)

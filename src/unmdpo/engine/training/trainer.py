@@ -1,9 +1,8 @@
-"""Training a policy on comparisons: one update at a time, whatever the packing or number of ranks.
+"""Trains a policy on comparisons, one update at a time, with any packing and number of ranks.
 
 The loss is the mean over the valid pairs of the global batch. Pairs are laid out in microbatches of a fixed token
-budget; each contributes its share of that mean, so the gradient does not depend on how they were packed or who
-computed them. Objectives that follow batch statistics get a pass without gradient first, and the rest pay nothing for
-it.
+budget, and each contributes its share of that mean, so the gradient does not depend on how pairs were packed or which
+rank computed them. Adaptive objectives get an extra pass without gradient first; the others do not pay for it.
 """
 
 from collections.abc import Iterator
@@ -31,7 +30,7 @@ from unmdpo.scale import ScaleBesidePolicy
 class Microbatch:
     members: list[int]  # positions among the batch's valid slots
     batch: PairBatch
-    counts: bool  # False: only here so that all ranks make the same number of passes
+    counts: bool  # False: only keeps the number of passes equal on all ranks
 
 
 @dataclass(frozen=True)
@@ -41,8 +40,8 @@ class GlobalBatch:
     update: int
     slots: list[int]
     work: list[Microbatch]
-    tokens: int  # of all ranks, each prompt counted once
-    fill: float
+    tokens: int  # over all ranks, each prompt counted once
+    fill: float  # share of laid-out tokens that are not padding
 
 
 @dataclass
@@ -92,12 +91,12 @@ class Trainer:
         return self.compute.token_budget or self.scorer.default_budget
 
     def run(self) -> Iterator[dict[str, float]]:
-        """Trains to the end of the budget; one line of metrics for each update."""
+        """Trains to the end of the budget, yielding the metrics of each update."""
         while self.update < self.updates:
             yield self.step()
 
     def step(self) -> dict[str, float]:
-        """One update, and what to log of it."""
+        """Does one update and returns its metrics."""
         s, batch = self.settings, self._global_batch()
         torch.manual_seed(update_seed(self.seed, self.update, self.ranks.rank))  # for dropout
         rate = learning_rate(
@@ -134,34 +133,34 @@ class Trainer:
         return GlobalBatch(update, slots, work, int(pairs.lengths[slots].sum()), fill)
 
     def _descend(self, batch: GlobalBatch) -> dict[str, float]:
-        """Gradients of the mean loss, microbatch by microbatch, then one step.
+        """Accumulates gradients of the mean loss over microbatches, then takes one optimizer step.
 
-        Nothing waits for the device until all microbatches are under way and the next batch is laid out.
+        Nothing waits for the device until all microbatches are queued and the next batch is laid out.
         """
         scales = self._scales(batch.slots)
         knobs = self._adapt(batch)
         self.optimizer.zero_grad(set_to_none=True)
         self.scorer.train()
-        found = torch.zeros(len(batch.slots), 3, device=self.device)  # loss, log-probabilities
+        results = torch.zeros(len(batch.slots), 3, device=self.device)  # loss, log-probabilities
         for part in batch.work:
             loss, logs, index = self._losses(batch, part, scales, knobs)
             # A sharded model averages gradients over the ranks; the loss is a sum over all of them.
             share = self.ranks.world / len(batch.slots) if part.counts else 0.0
             (loss.sum() * share).backward()  # type: ignore[no-untyped-call]
             if part.counts:
-                found[index] = torch.column_stack([loss, logs]).detach().float()
+                results[index] = torch.column_stack([loss, logs]).detach().float()
         if self.update + 1 < self.updates:
             self._ahead = self._lay_out(self.update + 1)
-        found = self.ranks.total(found).cpu()
-        self._check_finite("loss", found[:, 0], batch.slots)
+        results = self.ranks.total(results).cpu()
+        self._check_finite("loss", results[:, 0], batch.slots)
         norm = self._clip()
         self._check_finite("gradient", norm.expand(len(batch.slots)), batch.slots)
         self.optimizer.step()
         self.masters.publish()
         if self.scale is not None:
-            self._step_scale(batch.slots, found[:, 1:])
-        logged = batch_metrics(self.data.logps(batch.slots, found[:, 1:], scales), self.rule, self.resolved)
-        return {"loss": float(found[:, 0].mean()), "grad_norm": float(norm), **logged}
+            self._step_scale(batch.slots, results[:, 1:])
+        logged = batch_metrics(self.data.logps(batch.slots, results[:, 1:], scales), self.rule, self.resolved)
+        return {"loss": float(results[:, 0].mean()), "grad_norm": float(norm), **logged}
 
     def _losses(
         self, batch: GlobalBatch, part: Microbatch, scales: Tensor | None, knobs: Any
@@ -176,7 +175,7 @@ class Trainer:
         return self.rule.loss(pairs, *adapted, **self.objective.settings), logs, index
 
     def _clip(self) -> Tensor:
-        """The gradient's norm before it is cut to size."""
+        """Clips gradients and returns their norm before clipping."""
         gradients = [p.grad for p in self.masters.parameters if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         if hasattr(norm, "full_tensor"):
@@ -190,7 +189,7 @@ class Trainer:
         return None if self.data.scale is None else self.data.scale[slots]
 
     def _adapt(self, batch: GlobalBatch) -> Any:
-        """Knobs of the whole batch from a pass without gradient, for the objectives that need one."""
+        """Knobs for the whole batch, from a pass without gradient, for objectives that need them."""
         if not isinstance(self.rule, AdaptiveObjective):
             return None
         ratios = self._log_ratios(batch)
@@ -200,8 +199,8 @@ class Trainer:
 
     @torch.no_grad()
     def _log_ratios(self, batch: GlobalBatch) -> Tensor:
-        """(n,) of the whole batch, the same on every rank."""
-        self.scorer.train()  # as in the pass with gradient: only dropout could tell
+        """(n,) log-ratios of the whole batch, the same on every rank."""
+        self.scorer.train()  # as in the pass with gradient; only matters for dropout
         ratios = torch.zeros(len(batch.slots), device=self.device)
         for part in batch.work:
             logs = self.scorer(part.batch.to(self.device))
@@ -215,13 +214,13 @@ class Trainer:
         self.scale.step(self.data.units(slots), self.evidence(slots, logps), self.data.strength[slots])
 
     def evidence(self, slots: list[int], logps: Tensor) -> Tensor:
-        """(m,) B = β·A of some slots, A as the objective takes it: of whole responses, or per token."""
+        """(m,) B = β·A of some slots, with A as in the objective: of whole responses, or per token."""
         pairs = self.data.logps(slots, logps, None)
         beta: float = dict(self.resolved)["beta"]
         return beta * (pairs.mean_log_ratio if self.rule.normalized else pairs.log_ratio)
 
     def _check_finite(self, what: str, values: Tensor, slots: list[int]) -> None:
-        """Stops before the weights are touched, and names the pairs."""
+        """Stops before the weights change, and names the pairs."""
         broken = ~torch.isfinite(values.detach())
         if broken.any():
             named = [slot for slot, bad in zip(slots, broken.tolist(), strict=True) if bad]

@@ -1,4 +1,4 @@
-"""Running a recipe: what is finished is used; the rest is made here, in processes side by side, or on Ray."""
+"""Runs a recipe. Finished stages are reused; the rest run in this process, in parallel processes, or on Ray."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -20,9 +20,9 @@ def execute(
     executor: Literal["local", "ray"] = "local",
     view: View | None = None,
 ) -> Run:
-    """Makes what does not exist yet; finished stages are never redone.
+    """Runs the stages that are not finished yet; finished ones are redone only with `force`.
 
-    One job works in this process, several in processes of their own; on Ray they run where Ray puts them.
+    With one job, stages run in this process; with several, in separate processes; with Ray, wherever Ray puts them.
     """
     view = view or View()
     wanted = run.wanted(until, only)

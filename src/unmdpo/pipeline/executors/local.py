@@ -1,7 +1,7 @@
-"""Stages on this machine: one after another in this process, or side by side in processes of their own, so that memory
-and devices are given back.
+"""Runs stages on this machine: one after another in this process, or in parallel in separate processes, which release
+memory and devices when they end.
 
-Processes are forked from a server that has imported everything heavy once; a stage starts in a moment.
+Processes are forked from a server that has imported everything heavy once, so a stage starts quickly.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from unmdpo.pipeline.store import Store
 from unmdpo.pipeline.view import View
 from unmdpo.recipe import Recipe
 
-POLL, PATIENCE = 0.05, 300.0  # seconds; how long a stopped stage may take for its checkpoint
+POLL, PATIENCE = 0.05, 300.0  # seconds; PATIENCE: how long a stopped stage may take to write its checkpoint
 
 
 @dataclass
@@ -41,12 +41,12 @@ class _Worker:
 
 
 def default_jobs(ranks: int = 1) -> int:
-    """As many stages at once as the GPUs allow, or the cores where there are none."""
+    """As many stages at once as there are GPUs, or cores if there are none, divided by the ranks of a stage."""
     return max(1, (torch.cuda.device_count() or len(os.sched_getaffinity(0))) // ranks)
 
 
 def make(run: Run, stage: Stage[Any], report: Callable[[str], None]) -> None:
-    """One stage, its inputs being there; over several ranks if the recipe asks and the stage can."""
+    """Runs one stage whose inputs are finished; over several ranks if the recipe asks and the stage can."""
     if shared_by_ranks(run, stage):
         launch(run, stage)
     else:
@@ -62,13 +62,13 @@ def one_by_one(run: Run, missing: Sequence[str], view: View) -> None:
 
 
 def side_by_side(run: Run, missing: Sequence[str], jobs: int, view: View) -> None:
-    """Makes the missing stages, each as soon as its inputs are there. When one fails, those that do not need it go on;
-    then all failures are reported."""
+    """Runs the missing stages, each as soon as its inputs are finished. If one fails, those that do not need it
+    continue, and all failures are reported at the end."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["unmdpo.pipeline.executors.local"])
     messages, waiting = context.Queue(), list(missing)
     free, workers, failures = list(range(jobs)), list[_Worker](), dict[str, str]()
-    with _stopped_at_the_end(workers):
+    with _stopping(workers):
         while waiting or workers:
             for name in ready_stages(run, waiting, failures):
                 if not free:
@@ -87,7 +87,7 @@ def side_by_side(run: Run, missing: Sequence[str], jobs: int, view: View) -> Non
                 _listen(messages, view, failures)
                 _settle(run, worker, view, failures)
             if not workers and waiting and not ready_stages(run, waiting, failures):
-                break  # what is left needs something that failed
+                break  # the remaining stages need one that failed
             time.sleep(POLL)
     raise_failures(failures, waiting)
 
@@ -116,7 +116,7 @@ def _settle(run: Run, worker: _Worker, view: View, failures: dict[str, str]) -> 
 
 
 @contextlib.contextmanager
-def _stopped_at_the_end(workers: list[_Worker]) -> Iterator[None]:
+def _stopping(workers: list[_Worker]) -> Iterator[None]:
     try:
         yield
     finally:
@@ -124,11 +124,11 @@ def _stopped_at_the_end(workers: list[_Worker]) -> Iterator[None]:
             worker.process.terminate()
         for worker in workers:
             worker.process.join(PATIENCE)
-            worker.process.kill()  # if it is still there
+            worker.process.kill()  # if it is still alive
 
 
 def _work(recipe: str, root: str, name: str, slot: int, jobs: int, messages: Any) -> None:
-    """In the stage's own process: its share of the machine, then the stage."""
+    """Runs in the stage's process: takes its share of the machine, then does the stage."""
     signal.signal(signal.SIGTERM, stop)
     described = Recipe.model_validate_json(recipe)
     gpus, ranks = torch.cuda.device_count(), described.compute.ranks
@@ -141,7 +141,7 @@ def _work(recipe: str, root: str, name: str, slot: int, jobs: int, messages: Any
         run = open_run(described, Store(Path(root)))
         make(run, run.stages[name], lambda text: messages.put(("progress", name, text)))
     except (Stopped, KeyboardInterrupt):
-        messages.cancel_join_thread()  # nobody listens any more
+        messages.cancel_join_thread()  # nobody is listening anymore
         return
     except UserError as error:
         messages.put(("failed", name, str(error)))

@@ -1,4 +1,4 @@
-"""What every executor does with one stage, and what it says when some fail."""
+"""What all executors share: how to run one stage, and how to report failures."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,8 +14,8 @@ from unmdpo.pipeline.store import Artifact
 
 
 def make_here(run: Run, stage: Stage[Any], report: Callable[[str], None]) -> Artifact:
-    """One stage in this process, its inputs being there."""
-    disable_progress_bar()  # type: ignore[no-untyped-call]  # stages have a line of their own
+    """Runs one stage in this process; its inputs must be finished."""
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # stages report their own progress
     inputs = run.inputs_of(stage)
 
     def work(folder: Path) -> Mapping[str, Any]:
@@ -25,7 +25,7 @@ def make_here(run: Run, stage: Stage[Any], report: Callable[[str], None]) -> Art
 
 
 def manifest_head(run: Run, stage: Stage[Any], inputs: Mapping[str, Artifact]) -> dict[str, Any]:
-    """What a manifest says about a stage before any work."""
+    """The part of a manifest that is known before the work starts."""
     places = {name: needed.place for name, needed in stage.inputs.items()}
     return {
         "kind": stage.kind.name,
@@ -40,12 +40,12 @@ def manifest_head(run: Run, stage: Stage[Any], inputs: Mapping[str, Artifact]) -
 
 
 def shared_by_ranks(run: Run, stage: Stage[Any]) -> bool:
-    """Whether several ranks do this stage together."""
+    """Whether several ranks share this stage."""
     return run.recipe.compute.ranks > 1 and stage.kind.ranked
 
 
 def ready_stages(run: Run, waiting: Sequence[str], failures: Mapping[str, str]) -> list[str]:
-    """Which of the waiting stages have all their inputs."""
+    """The waiting stages whose inputs are all finished."""
 
     def complete(name: str) -> bool:
         return all(run.find(needed) is not None for needed in run.stages[name].inputs.values())
@@ -54,7 +54,7 @@ def ready_stages(run: Run, waiting: Sequence[str], failures: Mapping[str, str]) 
 
 
 def raise_failures(failures: Mapping[str, str], waiting: Sequence[str]) -> None:
-    """Raises what went wrong, if anything did, and says what was not started because of it."""
+    """Raises an error if any stage failed, and says what was not started because of it."""
     if waiting and not failures:
         raise UserError(f"the inputs of {', '.join(waiting[:4])} are not finished; run without --only")
     if failures:

@@ -1,4 +1,4 @@
-"""One stage over several ranks: `torchrun` starts them, the first one owns the store.
+"""Runs one stage over several ranks: `torchrun` starts them, and the first one writes to the store.
 
 torchrun … -m unmdpo.pipeline.executors.ranks RECIPE STORE STAGE
 """
@@ -26,7 +26,7 @@ USER_ERROR = 2  # exit code
 
 
 def launch(run: Run, stage: Stage[Any]) -> None:
-    """Makes a stage with as many processes as the recipe asks for, on this machine."""
+    """Runs a stage on this machine, with as many processes as the recipe asks for."""
     count = run.recipe.compute.ranks
     if torch.cuda.is_available() and torch.cuda.device_count() < count:
         raise UserError(f"compute.ranks is {count}, but this machine has {torch.cuda.device_count()} GPUs")
@@ -41,20 +41,20 @@ def launch(run: Run, stage: Stage[Any]) -> None:
             try:
                 _, errors = started.communicate()
             except BaseException:
-                started.terminate()  # torchrun passes it on, and the ranks write their checkpoint
+                started.terminate()  # torchrun forwards it, and the ranks write their checkpoint
                 started.communicate()
                 raise
     if started.returncode:
-        raise UserError(_what_happened(errors, stage, count))
+        raise UserError(_failure_message(errors, stage, count))
 
 
-def _what_happened(errors: str, stage: Stage[Any], count: int) -> str:
-    """The mistake that a rank reported; else that a rank died, or kept the others waiting, without a word."""
+def _failure_message(errors: str, stage: Stage[Any], count: int) -> str:
+    """The error a rank reported, or a message that a rank died or hung without reporting one."""
     for line in errors.splitlines():
         if line.startswith("error: "):
             return line.removeprefix("error: ")
     ends = [line.strip() for line in errors.splitlines() if "exitcode" in line or "Timed out" in line]
-    last = ends[-1] if ends else "torchrun gives no reason"
+    last = ends[-1] if ends else "torchrun gave no reason"
     return (
         f"{stage.name}: one of {count} ranks was lost ({last[:200]}): killed, hung, or out of memory. "
         "Its last checkpoint is kept, and the same command continues from there"
@@ -62,7 +62,7 @@ def _what_happened(errors: str, stage: Stage[Any], count: int) -> str:
 
 
 def take_part(run: Run, stage: Stage[Any]) -> None:
-    """On one of the ranks: the first makes the artifact, the others help with the work."""
+    """Runs on each rank: the first creates the artifact, the others help with the work."""
     device = local_device()
     ranks = join(device, run.recipe.compute.rank_minutes)
     inputs, called = run.inputs_of(stage), list[bool]()
@@ -74,13 +74,13 @@ def take_part(run: Run, stage: Stage[Any]) -> None:
     if ranks.first:
         run.store.make(stage.place, manifest_head(run, stage, inputs), work)
         if not called:
-            ranks.agree(False, device)  # somebody else made it: nobody is needed
+            ranks.agree(False, device)  # another process made it: the others can stop
     elif ranks.agree(True, device):
         Job(stage, run.store.work_folder(stage.place), inputs, run.recipe.compute, _silent).do()
 
 
 def _silent(text: str) -> None:
-    """Progress is shown by the first process, which is another one."""
+    """Ignores progress: the process that started the ranks shows it."""
 
 
 def main(recipe: str, root: str, name: str) -> None:
@@ -92,7 +92,7 @@ def main(recipe: str, root: str, name: str) -> None:
         os._exit(128 + error.signal)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
-        os._exit(USER_ERROR)  # other ranks may be waiting for this one
+        os._exit(USER_ERROR)  # not sys.exit: other ranks may be waiting for this one
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Stages as Ray tasks: as many at once as the cluster has room for, retried when a worker dies.
+"""Runs stages as Ray tasks: as many at once as the cluster has room for, retried when a worker dies.
 
-A stage that several ranks share (`compute.ranks`) is a Ray Train job: its ranks may be on several nodes.
+A stage shared by several ranks (`compute.ranks`) is a Ray Train job, and its ranks may be on several nodes.
 
-The store must be where every node sees it. `RAY_ADDRESS` names the cluster; without it Ray starts one on this machine.
+Every node must be able to see the store. `RAY_ADDRESS` names the cluster; without it, Ray starts one on this machine.
 """
 
 import tempfile
@@ -20,11 +20,11 @@ from unmdpo.pipeline.store import Store
 from unmdpo.pipeline.view import View
 from unmdpo.recipe import Recipe
 
-RETRIES = 2  # of a stage whose worker died; its own errors are not retried
+RETRIES = 2  # of a stage whose worker died; errors raised by the stage are not retried
 
 
 def work_on_ray(run: Run, missing: Sequence[str], view: View) -> None:
-    """Makes the missing stages, each as soon as its inputs are there."""
+    """Runs the missing stages, each as soon as its inputs are finished."""
     try:
         import ray  # noqa: PLC0415 - an extra
     except ImportError as error:
@@ -48,7 +48,7 @@ def work_on_ray(run: Run, missing: Sequence[str], view: View) -> None:
             running[submitted] = (name, time.monotonic())
             view.started(name)
         if not running:
-            break  # what is left needs something that failed
+            break  # the remaining stages need one that failed
         done, _ = ray.wait(list(running), num_returns=1)
         for reference in done:
             name, began = running.pop(reference)
@@ -57,7 +57,7 @@ def work_on_ray(run: Run, missing: Sequence[str], view: View) -> None:
             except ray.exceptions.RayError as error:
                 problem = f"its worker died {RETRIES + 1} times: {str(error).splitlines()[0]}"
             if problem is None and run.find(run.stages[name]) is None:
-                problem = "it made another artifact: do all nodes see the same files under the same paths?"
+                problem = "its artifact is not in the store: do all nodes see the same files under the same paths?"
             if problem is None:
                 view.finished(name, time.monotonic() - began)
             else:
@@ -67,7 +67,7 @@ def work_on_ray(run: Run, missing: Sequence[str], view: View) -> None:
 
 
 def _work(recipe: str, root: str, name: str) -> str | None:
-    """On some node: the stage, or what went wrong with it."""
+    """Runs a stage on some node; returns what went wrong, or None."""
     try:
         run = open_run(Recipe.model_validate_json(recipe), Store(Path(root)))
         make_here(run, run.stages[name], lambda text: None)
@@ -79,7 +79,7 @@ def _work(recipe: str, root: str, name: str) -> str | None:
 
 
 def _work_together(recipe: str, root: str, name: str, on_gpus: bool) -> str | None:
-    """A Ray Train job of as many ranks as the recipe asks for, or what went wrong with it."""
+    """Runs a stage as a Ray Train job with the recipe's number of ranks; returns what went wrong, or None."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig  # noqa: PLC0415 - an extra
     from ray.train.torch import TorchConfig, TorchTrainer  # noqa: PLC0415
 
@@ -100,14 +100,14 @@ def _work_together(recipe: str, root: str, name: str, on_gpus: bool) -> str | No
     return None
 
 
-def _rank(given: dict[str, str]) -> None:
-    """On one of the ranks, in the process group that Ray Train has made."""
-    problem = Path(given["problem"])
+def _rank(config: dict[str, str]) -> None:
+    """Runs on each rank, in the process group that Ray Train created."""
+    problem = Path(config["problem"])
     if problem.exists():
-        raise RuntimeError("this was tried before, and is not a worker's fault")
-    run = open_run(Recipe.model_validate_json(given["recipe"]), Store(Path(given["root"])))
+        raise RuntimeError("an earlier attempt failed with a user error; retrying would not help")
+    run = open_run(Recipe.model_validate_json(config["recipe"]), Store(Path(config["root"])))
     try:
-        take_part(run, run.stages[given["stage"]])
+        take_part(run, run.stages[config["stage"]])
     except UserError as error:
         problem.write_text(str(error), "utf-8")
         raise

@@ -1,4 +1,4 @@
-"""Every kind of stage in one table. Each one's file says what it needs, what it does and what it costs.
+"""All kinds of stages in one table. Each kind's file says what it needs, what it does and what it costs.
 
 To add a stage, write its file and add its row: everything else (the graph, plans, executors, records) reads this
 table.
@@ -35,7 +35,7 @@ KINDS: dict[str, Kind[Any]] = {
 
 
 def build(recipe: Recipe, fingerprints: Fingerprints, borrowed: Mapping[str, Stage[Any]]) -> dict[str, Stage[Any]]:
-    """Every stage of a recipe by its name, inputs first. `borrowed` are scales that come from other runs."""
+    """Every stage of a recipe by its name, inputs first. `borrowed` are scales from other runs."""
     graph = Graph(recipe, fingerprints, borrowed)
     for kind in KINDS.values():
         if kind.wanted is not None:

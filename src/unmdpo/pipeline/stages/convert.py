@@ -1,4 +1,4 @@
-"""A model that comes as one quantized file, turned once into a folder that loads in half a second."""
+"""Converts a model in one quantized file, once, into a folder that loads in half a second."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ class ConvertedSettings(Strict):
 
 
 def converted_model(graph: Graph, model: ModelSource, suffix: str = "") -> dict[str, Stage[Any]]:
-    """What stages that load the model need: its conversion, if it comes as a GGUF file."""
+    """The input for stages that load the model: its conversion, if it is a GGUF file."""
     if model.gguf_file is None:
         return {}
     settings = ConvertedSettings(model=graph.pinned(model))
@@ -25,7 +25,7 @@ def converted_model(graph: Graph, model: ModelSource, suffix: str = "") -> dict[
 
 
 def convert(job: Job[ConvertedSettings]) -> Notes:
-    """The weights of a GGUF file, dequantized to bfloat16, with its tokenizer and chat template."""
+    """Saves a GGUF file's weights, dequantized to bfloat16, with its tokenizer and chat template."""
     source, folder = job.settings.model, job.folder / MODEL.name
     tokenizer = load_tokenizer(source)
     model = load_model(source, device=torch.device("cpu"), dtype=torch.bfloat16)

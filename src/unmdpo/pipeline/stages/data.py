@@ -18,7 +18,7 @@ from unmdpo.settings import Strict
 
 class ComparisonsSettings(Strict):
     rows: RowsRecipe
-    held_out: ValidationRecipe | None  # a share of the training prompts, where validation is one
+    held_out: ValidationRecipe | None  # set if validation is a share of the training prompts
     files: Files
 
 
@@ -41,7 +41,7 @@ class EncodedSettings(Strict):
 
 
 def comparisons(graph: Graph) -> Stage[ComparisonsSettings]:
-    """What is trained on; of the validation settings only a held-out share matters to it."""
+    """The training comparisons; the only validation setting that affects them is a held-out share."""
     data = graph.recipe.data
     settings = ComparisonsSettings(
         rows=_rows(graph),
@@ -64,16 +64,16 @@ def _rows(graph: Graph) -> RowsRecipe:
 
 
 def panel(graph: Graph, name: str) -> Stage[PanelSettings]:
-    """Drawn without the prompts of the panels before it."""
+    """A panel, drawn without the prompts of earlier panels."""
     assert graph.recipe.evaluation is not None
     panels = graph.recipe.evaluation.panels
-    given, earlier = panels[name], [*panels][: [*panels].index(name)]
+    spec, earlier = panels[name], [*panels][: [*panels].index(name)]
     inputs: dict[str, Stage[PanelSettings] | Stage[ValidationSettings]] = {
         f"after {other}": panel(graph, other) for other in earlier
     }
-    if given.path is None:
+    if spec.path is None:
         inputs[VALIDATION_STAGE.name] = validation(graph)
-    settings = PanelSettings(size=given.size, seed=given.seed, path=given.path, files=graph.files([given.path]))
+    settings = PanelSettings(size=spec.size, seed=spec.seed, path=spec.path, files=graph.files([spec.path]))
     return graph.stage(PANEL_STAGE, settings, inputs, PANEL_STAGE.called(name))
 
 
@@ -84,10 +84,10 @@ def encoded(graph: Graph, model: ModelSource, suffix: str = "") -> Stage[Encoded
 
 
 def read_comparisons(job: Job[ComparisonsSettings]) -> Notes:
-    """Training rows, without ties and without the prompts that are held out."""
+    """Reads the training rows, without ties and held-out prompts."""
     loaded = _load(job.settings.rows)
-    apart = _held_out(job.settings.held_out, loaded)
-    rows = [row for row in loaded.rows if row.prompt_hash not in apart]
+    excluded = _held_out(job.settings.held_out, loaded)
+    rows = [row for row in loaded.rows if row.prompt_hash not in excluded]
     job.save(COMPARISONS, rows)
     return {
         "comparisons": len(rows),
@@ -98,24 +98,24 @@ def read_comparisons(job: Job[ComparisonsSettings]) -> Notes:
 
 
 def read_validation(job: Job[ValidationSettings]) -> Notes:
-    """Rows whose prompts are for evaluation; ties too, since only their prompts are used."""
-    rows, given = job.settings.rows, job.settings.validation
-    if given.fraction is not None:
+    """Reads rows with prompts for evaluation, including ties, since only the prompts are used."""
+    rows, spec = job.settings.rows, job.settings.validation
+    if spec.fraction is not None:
         loaded = _load(rows)
-        apart = _held_out(given, loaded)
-        kept = [row for row in (*loaded.rows, *loaded.ties) if row.prompt_hash in apart]
+        held_out = _held_out(spec, loaded)
+        kept = [row for row in (*loaded.rows, *loaded.ties) if row.prompt_hash in held_out]
     else:
-        elsewhere = given.path is not None
-        loaded = _load(rows, given.path if elsewhere else rows.place, "train" if elsewhere else given.split)
+        elsewhere = spec.path is not None
+        loaded = _load(rows, spec.path if elsewhere else rows.place, "train" if elsewhere else spec.split)
         kept = [*loaded.rows, *loaded.ties]
     job.save(VALIDATION, kept)
     return {"rows": len(kept), "prompts": len({row.prompt_hash for row in kept})}
 
 
-def _held_out(given: ValidationRecipe | None, loaded: Comparisons) -> set[str]:
-    if given is None or given.fraction is None:
+def _held_out(spec: ValidationRecipe | None, loaded: Comparisons) -> set[str]:
+    if spec is None or spec.fraction is None:
         return set()
-    return split_prompts((row.prompt_hash for row in loaded.rows), given.fraction, given.seed)
+    return split_prompts((row.prompt_hash for row in loaded.rows), spec.fraction, spec.seed)
 
 
 def _load(rows: RowsRecipe, path: str | None = None, split: str | None = None) -> Comparisons:
@@ -125,7 +125,7 @@ def _load(rows: RowsRecipe, path: str | None = None, split: str | None = None) -
 
 
 def draw_panel(job: Job[PanelSettings]) -> Notes:
-    """Prompts of the validation rows, or of a file of prompts, stratified by domain."""
+    """Draws prompts from the validation rows or a file of prompts, stratified by domain."""
     if job.settings.path is None:
         rows = job.load(VALIDATION, VALIDATION_STAGE.name)
         prompts, domains = {row.prompt_hash: row.prompt for row in rows}, modal_domains(rows)
@@ -144,12 +144,12 @@ def draw_panel(job: Job[PanelSettings]) -> Notes:
 
 
 def encode(job: Job[EncodedSettings]) -> Notes:
-    """Token ids of every training comparison, over-long and empty ones flagged."""
+    """Encodes every training comparison, flagging those that are too long or empty."""
     rows, longest = job.load(COMPARISONS, "comparisons"), job.settings.max_length
     pairs = EncodedPairs.of(Encoder.of(job.source(job.settings.model), longest).encode(rows))
     if not pairs.valid.any():
         raise UserError(
-            f"none of the {len(pairs)} comparisons has two responses and fits {longest} tokens: "
+            f"none of the {len(pairs)} comparisons has two responses and fits in {longest} tokens: "
             "raise data.max_length, or check the data"
         )
     job.save(PAIRS, pairs)

@@ -1,4 +1,4 @@
-"""Responses to a panel, their scores, and the table that compares policies."""
+"""Responses to a panel, their scores, and the summary that compares policies."""
 
 import contextlib
 import json
@@ -36,7 +36,7 @@ class AnswerSettings(Strict):
 class JudgementSettings(Strict):
     judge: AnyJudge
     files: Files
-    seed: int | None  # of the order in which pairs are shown, for judges that compare pairs
+    seed: int | None  # for the order in which pairwise judges see responses
 
 
 class SummarySettings(Strict):
@@ -93,7 +93,7 @@ def judgement(graph: Graph, candidate: str, panel_name: str) -> Stage[JudgementS
 
 
 def answer(job: Job[AnswerSettings]) -> Notes:
-    """Greedy responses to every prompt of a panel; continues after the last whole batch."""
+    """Writes greedy responses to every prompt of a panel; resumes after the last complete batch."""
     prompts, source = job.load(PANEL, "panel"), job.source(job.settings.model)
     weights = source
     if "policy" in job.inputs:
@@ -105,49 +105,51 @@ def answer(job: Job[AnswerSettings]) -> Notes:
         token_budget=json.loads(budget.read_text("utf-8")) if budget.exists() else None,
     )
     generator = Generator(model, Encoder.of(source), settings)
-    write_json(budget, generator.budget)  # free memory may differ next time, and batches with it
+    write_json(budget, generator.budget)  # free memory, and so the batches, may differ next time
     done = [line["batch"] for line in read_lines(path)]
     write_lines(path, ({"batch": batch} for batch in done))
-    answered = {made["prompt"] for batch in done for made in batch}
+    answered = {response["prompt"] for batch in done for response in batch}
     with path.open("a", encoding="utf-8") as file:
         for batch in generator.generate(prompts.prompts, answered):
-            done.append([made.to_dict() for made in batch])
+            done.append([response.to_dict() for response in batch])
             file.write(json.dumps({"batch": done[-1]}, ensure_ascii=False) + "\n")
             file.flush()
     path.unlink()
     budget.unlink()
-    ordered = sorted((made for batch in done for made in batch), key=lambda made: int(made["prompt"]))
-    rows = [{"prompt_hash": prompts.hashes[made["prompt"]]} | made for made in ordered]
+    ordered = sorted((response for batch in done for response in batch), key=lambda response: int(response["prompt"]))
+    rows = [{"prompt_hash": prompts.hashes[response["prompt"]]} | response for response in ordered]
     job.save(GENERATIONS, rows)
     return {"tokens": sum(row["tokens"] for row in rows), "unfinished": sum(not row["finished"] for row in rows)}
 
 
 def judge(job: Job[JudgementSettings]) -> Notes:
-    """One score for each response."""
-    prompts, made = job.load(PANEL, "panel"), job.load(GENERATIONS, "generation")
+    """Scores each response."""
+    prompts, responses = job.load(PANEL, "panel"), job.load(GENERATIONS, "generation")
     kind = kind_of(job.settings.judge)
     opened = kind.open(job.settings.judge)
     if kind.pairwise:
-        scores = _preferences(opened, job, prompts, made)
+        scores = _preferences(opened, job, prompts, responses)
     else:
-        scores = checked(opened, prompts.prompts, [row["text"] for row in made])
+        scores = checked(opened, prompts.prompts, [row["text"] for row in responses])
     rows = [
         {"prompt_hash": row["prompt_hash"], "score": score, "characters": len(row["text"])}
-        for row, score in zip(made, scores, strict=True)
+        for row, score in zip(responses, scores, strict=True)
     ]
     job.save(SCORES, rows)
     return {"mean_score": float(np.mean(scores))}
 
 
-def _preferences(judge: PairwiseJudge, job: Job[JudgementSettings], prompts: Panel, made: list[Line]) -> list[float]:
-    """How likely the judge prefers each response to the baseline's; continues where it stopped, since every answer may
-    cost money."""
+def _preferences(
+    judge: PairwiseJudge, job: Job[JudgementSettings], prompts: Panel, responses: list[Line]
+) -> list[float]:
+    """The probability that the judge prefers each response to the baseline's. Resumes where it stopped, since every
+    answer may cost money."""
     against, path = job.load(GENERATIONS, "baseline"), job.folder / "answers.jsonl"
     known = {row["prompt_hash"]: float(row["score"]) for row in read_lines(path)}
     write_lines(path, ({"prompt_hash": name, "score": score} for name, score in known.items()))
     pairs = [
         Question(prompt, name, ours["text"], theirs["text"])
-        for prompt, name, ours, theirs in zip(prompts.prompts, prompts.hashes, made, against, strict=True)
+        for prompt, name, ours, theirs in zip(prompts.prompts, prompts.hashes, responses, against, strict=True)
     ]
     known |= {pair.prompt_hash: 0.5 for pair in pairs if pair.candidate == pair.baseline}
     questions, seed = [pair for pair in pairs if pair.prompt_hash not in known], job.settings.seed
@@ -158,21 +160,21 @@ def _preferences(judge: PairwiseJudge, job: Job[JudgementSettings], prompts: Pan
             known[name] = score
             file.write(json.dumps({"prompt_hash": name, "score": score}) + "\n")
             file.flush()
-            job.report(f"{len(known)}/{len(made)} judged")
+            job.report(f"{len(known)}/{len(responses)} judged")
     path.unlink()
-    return [known[row["prompt_hash"]] for row in made]
+    return [known[row["prompt_hash"]] for row in responses]
 
 
 def judged(artifact: Artifact, prompts: Panel) -> Judged:
     rows = SCORES.load(artifact)
     if [row["prompt_hash"] for row in rows] != prompts.hashes:
-        raise ValueError(f"{artifact.path}: scores are not in the panel's order")
+        raise ValueError(f"{artifact.path}: the scores are not in the panel's order")
     columns = ([float(row[name]) for row in rows] for name in ("score", "characters"))
     return Judged(*(np.array(column, dtype=np.float64) for column in columns))
 
 
 def summarize(job: Job[SummarySettings]) -> Notes:
-    """Every policy against the baseline on every panel, and against other opponents where there are any."""
+    """Compares every policy with the baseline, and with any other opponents, on every panel."""
     s = job.settings
     report = {
         name: summarize_panel(
@@ -190,7 +192,7 @@ def summarize(job: Job[SummarySettings]) -> Notes:
 def summarize_panel(
     prompts: Panel, scores: Mapping[str, Artifact], opponents: Sequence[str], seed: int
 ) -> dict[str, Any]:
-    """The first opponent is the baseline, which selection and domains refer to."""
+    """Compares policies on one panel. The first opponent is the baseline, used for selection and domains."""
     baseline = opponents[0]
     known = {policy: judged(artifact, prompts) for policy, artifact in scores.items()}
     resamples = Resamples.draw(len(prompts), seed)
@@ -226,7 +228,7 @@ def _answering_cost(estimates: Estimates, stage: Stage[AnswerSettings]) -> Cost:
 
 
 def _judging_cost(estimates: Estimates, stage: Stage[JudgementSettings]) -> Cost:
-    """Of a judge that runs here."""
+    """The cost of a judge that runs on this machine; zero for others."""
     judge, prompts = stage.settings.judge, stage.inputs["panel"].settings.size
     written = stage.inputs["generation"].settings.max_new_tokens
     model = kind_of(judge).model

@@ -1,4 +1,4 @@
-"""Training inside a stage: settings in, a trained model out, resuming what is there."""
+"""Training inside a stage: turns settings into a trained model, resuming from checkpoints."""
 
 import shutil
 from dataclasses import dataclass
@@ -30,15 +30,16 @@ from unmdpo.scale import ScaleBesidePolicy
 class Trained:
     trainer: Trainer
     model: PreTrainedModel  # adapters merged
-    scorer: PairScorer  # of that model
+    scorer: PairScorer  # for that model
     notes: Notes
     checkpoints: Path
 
     def done(self) -> None:
-        """Drops the checkpoints, once everything that came of the training has been written."""
+        """Removes the checkpoints, once all results of the training have been written."""
         if self.trainer.ranks.first:
-            spent = self.checkpoints.with_name(".checkpoints.spent")  # never half of them under their name
-            shutil.rmtree(spent, ignore_errors=True)  # of an attempt that ended here
+            # renamed first, so half-removed checkpoints are never found under their usual name
+            spent = self.checkpoints.with_name(".checkpoints.spent")
+            shutil.rmtree(spent, ignore_errors=True)  # left by an attempt that ended here
             self.checkpoints.rename(spent)
             shutil.rmtree(spent)
 
@@ -71,14 +72,14 @@ def train_in(
 
 
 def load_to_train(source: ModelSource) -> PreTrainedModel:
-    """Float32 where the model will be sharded: the shards are the masters then."""
+    """Loads a model for training; in float32 if it will be sharded, since the shards are then the masters."""
     device = local_device()
     dtype = torch.float32 if Ranks.current().world > 1 else compute_dtype(device)
     return load_model(source, device=device, dtype=dtype)
 
 
 def ready(scorer: PairScorer) -> PairScorer:
-    """Compiled on a GPU, and sharded where there are several ranks."""
+    """Compiles the scorer on a GPU, and shards it over several ranks."""
     if scorer.device.type == "cuda":
         compile_layers(scorer.model)
     if Ranks.current().world > 1:
@@ -95,8 +96,8 @@ def _spare_memory(scorer: PairScorer, compute: ComputeSettings) -> None:
 
 
 def with_beta(choice: ObjectiveChoice, beta: float, pairs: EncodedPairs) -> ObjectiveChoice:
-    """The recipe's β₀ where an objective leaves β open; β_LN from it and the lengths of `pairs` where the objective's
-    log-ratios are per token ("Length-normalized configurations")."""
+    """Sets an objective's β, if it is not given, to the recipe's β₀; or, if its log-ratios are per token, to β_LN
+    computed from β₀ and the lengths of `pairs` ("Length-normalized configurations")."""
     objective = choice.objective
     if objective.own_beta or "beta" in choice.settings:
         return choice
@@ -107,7 +108,7 @@ def with_beta(choice: ObjectiveChoice, beta: float, pairs: EncodedPairs) -> Obje
 
 
 def check_finite_logps(logps: Tensor, pairs: EncodedPairs, whose: str) -> None:
-    """Names the valid comparisons, counted from 0, whose log-probabilities are not numbers."""
+    """Raises if valid comparisons have NaN or infinite log-probabilities, naming them by index from 0."""
     valid = torch.from_numpy(pairs.valid)
     bad = (valid & ~logps.isfinite().all(dim=1)).nonzero().flatten().tolist()
     if bad:

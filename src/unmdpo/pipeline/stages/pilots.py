@@ -1,4 +1,4 @@
-"""Pilots on prompt-grouped folds, and the values each comparison gets from the one that never saw it."""
+"""Pilots on prompt-grouped folds, and each comparison's values from the pilot that never saw it."""
 
 from typing import Any
 
@@ -39,15 +39,15 @@ class OofSettings(Strict):
 
 def pilot(graph: Graph, fold: int) -> Stage[PilotSettings]:
     recipe, (model, suffix) = graph.recipe, pilot_model(graph)
-    given, choice = recipe.pilots, ObjectiveChoice(name=recipe.pilots.objective)
+    pilots, choice = recipe.pilots, ObjectiveChoice(name=recipe.pilots.objective)
     settings = PilotSettings(
         model=graph.pinned(model),
         fold=fold,
-        folds=given.folds,
-        fold_seed=given.fold_seed,
+        folds=pilots.folds,
+        fold_seed=pilots.fold_seed,
         objective=choice,
         beta=recipe.beta,
-        training=recipe.seeded_training.changed(given),
+        training=recipe.seeded_training.changed(pilots),
     )
     inputs: dict[str, Stage[Any]] = {
         "comparisons": comparisons(graph),
@@ -71,14 +71,14 @@ def out_of_fold(graph: Graph) -> Stage[OofSettings]:
 
 
 def train_pilot(job: Job[PilotSettings]) -> Notes:
-    """Trains on all other folds, then scores its own: weights are not kept."""
+    """Trains on all other folds, then scores its own fold; the weights are not kept."""
     s, rows, pairs = job.settings, job.load(COMPARISONS, "comparisons"), job.load(PAIRS, "encoded")
     index = PromptIndex.of(rows)
     held_out = (index.folds(s.folds, s.fold_seed) == s.fold)[index.of_row]
     if not held_out.any() or held_out.all():
         raise UserError(
             f"{job.stage.name}: {int(held_out.sum())} of {len(rows)} comparisons are held out; "
-            "there are too few prompts for this many folds"
+            "there are too few prompts for this many folds: lower pilots.folds"
         )
     inside, outside = ((mask).nonzero().flatten() for mask in (~held_out, held_out))
     known = job.load(REFERENCE, "reference")[inside] if "reference" in job.inputs else None
@@ -97,8 +97,8 @@ def _select(pairs: EncodedPairs, members: torch.Tensor) -> EncodedPairs:
 
 
 def gather_evidence(job: Job[OofSettings]) -> Notes:
-    """Every comparison scored once: sequence-level and length-normalized gaps, masked rows kept and flagged ("OOF
-    scoring mask")."""
+    """Collects one score per comparison: sequence-level and length-normalized gaps, with masked rows kept and flagged
+    ("OOF scoring mask")."""
     pairs, known, beta = job.load(PAIRS, "encoded"), job.load(REFERENCE, "reference"), job.settings.beta
     logps = torch.full((len(pairs), 2), torch.nan)
     for name in job.inputs:

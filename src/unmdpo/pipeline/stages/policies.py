@@ -1,4 +1,4 @@
-"""Final policies: any objective, with a frozen scale, a scale that learns beside it, or none."""
+"""Final policies: any objective, with a frozen scale, a scale that learns beside the policy, or none."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,26 +44,26 @@ def policies(graph: Graph) -> None:
 
 
 def policy(graph: Graph, name: str) -> Stage[PolicySettings]:
-    recipe, given, model = graph.recipe, graph.recipe.policies[name], graph.recipe.model
+    recipe, spec, model = graph.recipe, graph.recipe.policies[name], graph.recipe.model
     inputs: dict[str, Stage[Any]] = {
         "comparisons": comparisons(graph),
         "encoded": encoded(graph, model),
         **converted_model(graph, model),
     }
-    if given.choice.objective.reference:
+    if spec.choice.objective.reference:
         inputs["reference"] = reference(graph, model)
     beside = None
-    if given.scale is not None:
-        learns_beside = ESTIMATORS[recipe.scales[given.scale].estimator].beside
-        if learns_beside and given.scale not in graph.borrowed:
-            beside, inputs["features"] = estimator_choice(graph, given.scale), features(graph)
+    if spec.scale is not None:
+        learns_beside = ESTIMATORS[recipe.scales[spec.scale].estimator].beside
+        if learns_beside and spec.scale not in graph.borrowed:
+            beside, inputs["features"] = estimator_choice(graph, spec.scale), features(graph)
         else:
-            inputs["scale"] = scale(graph, given.scale)
+            inputs["scale"] = scale(graph, spec.scale)
     settings = PolicySettings(
         model=graph.pinned(model),
-        objective=given.choice,
+        objective=spec.choice,
         beta=recipe.beta,
-        training=recipe.seeded_training.changed(given.training),
+        training=recipe.seeded_training.changed(spec.training),
         beside=beside,
     )
     return graph.stage(POLICY_STAGE, settings, inputs, POLICY_STAGE.called(name))
@@ -71,7 +71,7 @@ def policy(graph: Graph, name: str) -> Stage[PolicySettings]:
 
 @dataclass(frozen=True)
 class _Beside:
-    """A scale that learns while the policy does."""
+    """A scale that learns beside the policy."""
 
     scale: ScaleBesidePolicy
     of_row: Tensor  # (n,) the unit of each row
@@ -79,12 +79,12 @@ class _Beside:
     @classmethod
     def start(cls, rows: Sequence[Comparison], choice: EstimatorChoice, job: Job[PolicySettings]) -> "_Beside":
         units, names = units_of(rows, choice, job)
-        made = make_estimator(choice.name, _settings_beside(choice, job.settings))
-        assert isinstance(made, ScaleBesidePolicy)
-        return cls(made.start(units, names.of_row), names.of_row)
+        estimator = make_estimator(choice.name, _settings_beside(choice, job.settings))
+        assert isinstance(estimator, ScaleBesidePolicy)
+        return cls(estimator.start(units, names.of_row), names.of_row)
 
     def finish(self, trainer: Trainer, job: Job[PolicySettings]) -> None:
-        """Describes the learned scale with the final policy's own evidence, and saves it."""
+        """Computes the scale's diagnostics from the final policy's evidence, and saves the scale."""
         data = trainer.data
         logps = score(trainer.scorer, data.pairs, job.compute.token_budget)
         evidence = trainer.evidence(list(range(len(data))), logps)
@@ -94,7 +94,7 @@ class _Beside:
 
 
 def _settings_beside(choice: EstimatorChoice, policy: PolicySettings) -> dict[str, Any]:
-    """The scale's own settings, and the policy's for those that the estimator takes from it."""
+    """The scale's settings, with those that the estimator takes from the policy filled in."""
     from_policy = dict(policy.objective.resolved) | {
         "seed": policy.training.random_seed,
         "placement": policy.objective.objective.placement,

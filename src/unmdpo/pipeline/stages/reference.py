@@ -1,4 +1,4 @@
-"""What the initial model says about the data: log-probabilities of every pair, embeddings of every prompt."""
+"""The initial model on the data: log-probabilities for every pair, embeddings for every prompt."""
 
 import torch
 
@@ -19,7 +19,7 @@ from unmdpo.pipeline.stages.learning import check_finite_logps, load_to_train, r
 from unmdpo.pipeline.units import PromptIndex
 from unmdpo.settings import Strict
 
-PART = 64  # batches of embeddings between two writes
+PART = 64  # batches of embeddings per file
 
 
 class ModelSettings(Strict):
@@ -33,7 +33,7 @@ def reference(graph: Graph, model: ModelSource, suffix: str = "") -> Stage[Model
 
 
 def features(graph: Graph) -> Stage[ModelSettings]:
-    """Of the model that pilots use."""
+    """Prompt embeddings from the pilots' model."""
     model, suffix = pilot_model(graph)
     inputs = {"comparisons": comparisons(graph), **converted_model(graph, model, suffix)}
     settings = ModelSettings(model=graph.pinned(model))
@@ -41,13 +41,13 @@ def features(graph: Graph) -> Stage[ModelSettings]:
 
 
 def pilot_model(graph: Graph) -> tuple[ModelSource, str]:
-    """The model of pilots and features; stages of a proxy are named after it."""
+    """The model for pilots and features, and a suffix for stage names if it is a proxy."""
     proxy = graph.recipe.pilots.model
     return (graph.recipe.model, "") if proxy is None else (proxy, "[proxy]")
 
 
 def score_reference(job: Job[ModelSettings]) -> Notes:
-    """(n, 2) log-probabilities under the frozen initial model, once for every pilot and policy."""
+    """Computes (n, 2) log-probabilities under the frozen initial model, once for all pilots and policies."""
     pairs = job.load(PAIRS, "encoded")
     scorer = ready(PairScorer(load_to_train(job.source(job.settings.model))))
     logps = score(scorer, pairs, job.compute.token_budget)
@@ -58,7 +58,7 @@ def score_reference(job: Job[ModelSettings]) -> Notes:
 
 
 def embed(job: Job[ModelSettings]) -> Notes:
-    """(u, d) embeddings of the training prompts; continues where an earlier attempt stopped."""
+    """Computes (u, d) embeddings of the training prompts; resumes where an earlier attempt stopped."""
     source, device = job.source(job.settings.model), local_device()
     rows = job.load(COMPARISONS, "comparisons")
     index = PromptIndex.of(rows)

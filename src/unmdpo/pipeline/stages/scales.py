@@ -1,4 +1,4 @@
-"""Prompt scales: q of every training prompt (or pair), fitted once and frozen."""
+"""Prompt scales: q for every training prompt (or pair), fitted once and frozen."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +24,7 @@ from unmdpo.settings import Strict
 
 
 class EstimatorChoice(Strict):
-    """An estimator with the settings that the recipe gives it, and the units it looks at."""
+    """An estimator with its settings from the recipe, and the units it is fitted to."""
 
     name: str
     settings: dict[str, Any]
@@ -40,35 +40,35 @@ class ScaleSettings(Strict):
 
 
 def scales(graph: Graph) -> None:
-    """All that the recipe names and that are fitted before any policy."""
-    for name, given in graph.recipe.scales.items():
-        if not ESTIMATORS[given.estimator].beside and name not in graph.borrowed:
+    """Adds every scale in the recipe that is fitted before the policies."""
+    for name, spec in graph.recipe.scales.items():
+        if not ESTIMATORS[spec.estimator].beside and name not in graph.borrowed:
             scale(graph, name)
 
 
 def scale(graph: Graph, name: str) -> Stage[Any]:
     if name in graph.borrowed:
         return graph.borrowed[name]
-    given = graph.recipe.scales[name]
-    estimator = ESTIMATORS[given.estimator]
+    spec = graph.recipe.scales[name]
+    estimator = ESTIMATORS[spec.estimator]
     inputs: dict[str, Stage[Any]] = {"comparisons": comparisons(graph)}
     if estimator.features:
         inputs["features"] = features(graph)
     if estimator.pilots:
         inputs["oof"] = out_of_fold(graph)
-    settings = ScaleSettings(estimator=estimator_choice(graph, name), length_normalized=given.length_normalized)
+    settings = ScaleSettings(estimator=estimator_choice(graph, name), length_normalized=spec.length_normalized)
     return graph.stage(SCALE_STAGE, settings, inputs, SCALE_STAGE.called(name))
 
 
 def estimator_choice(graph: Graph, name: str) -> EstimatorChoice:
-    given, pilots = graph.recipe.scales[name], graph.recipe.pilots
+    spec, pilots = graph.recipe.scales[name], graph.recipe.pilots
     return EstimatorChoice(
-        name=given.estimator,
-        settings=given.given,
-        unit=given.resolved.unit,
+        name=spec.estimator,
+        settings=spec.given,
+        unit=spec.resolved.unit,
         folds=pilots.folds,
         fold_seed=pilots.fold_seed,
-        domains=given.domains,
+        domains=spec.domains,
     )
 
 
@@ -84,32 +84,32 @@ def fit_scale(job: Job[ScaleSettings]) -> Notes:
 
 
 def units_of(rows: Sequence[Comparison], choice: EstimatorChoice, job: Job[Any]) -> tuple[Units, UnitNames]:
-    """Features, domains and folds of the units that an estimator looks at."""
+    """Features, domains and folds of the units that an estimator uses."""
     names = UnitNames(rows, choice.unit)
     index, prompt_of = names.index, names.index.of_row[names.first_row]
     sketches = torch.zeros(len(index.hashes), DIMENSION)
     if "features" in job.inputs:
         sketches = count_sketch(_embeddings(job.inputs["features"], index.hashes))
-    looked_at = sketches[prompt_of]
+    inputs = sketches[prompt_of]
     if choice.unit == "pair":
         pairs = [rows[row].pair for row in names.first_row]
-        looked_at = pair_features(looked_at, [a for a, _ in pairs], [b for _, b in pairs])
+        inputs = pair_features(inputs, [a for a, _ in pairs], [b for _, b in pairs])
     own_folds = ESTIMATORS[choice.name].own_folds
     folds = index.entropy_folds(choice.folds) if own_folds else index.folds(choice.folds, choice.fold_seed)
     domains = index.domains(rows)[prompt_of] if choice.domains else torch.zeros_like(prompt_of)
-    return Units(looked_at, domains, folds[prompt_of]), names
+    return Units(inputs, domains, folds[prompt_of]), names
 
 
 def _embeddings(artifact: Artifact, hashes: list[str]) -> Tensor:
     known = {name: place for place, name in enumerate(PROMPTS.load(artifact))}
     missing = [name for name in hashes if name not in known]
     if missing:
-        raise UserError(f"{artifact.path}: no features of {len(missing)} prompts, such as {missing[0][:12]}…")
+        raise UserError(f"{artifact.path}: no features for {len(missing)} prompts, such as {missing[0][:12]}…")
     return EMBEDDINGS.load(artifact)[[known[name] for name in hashes]]
 
 
 def _evidence(rows: Sequence[Comparison], names: UnitNames, job: Job[ScaleSettings]) -> Rows:
-    if "oof" not in job.inputs:  # estimators without pilots
+    if "oof" not in job.inputs:  # an estimator without pilots
         zeros = torch.zeros(len(rows))
         return Rows(names.of_row, zeros, strengths(rows), votes=vote_counts(rows))
     evidence = job.load(EVIDENCE, "oof")
@@ -124,7 +124,7 @@ def _evidence(rows: Sequence[Comparison], names: UnitNames, job: Job[ScaleSettin
 
 
 def scale_of_rows(artifact: Artifact, rows: Sequence[Comparison]) -> Tensor:
-    """(n,) the frozen q of each row, by what the row says, so that another run's scale works too."""
+    """(n,) the frozen q of each row, looked up by the row's content, so another run's scale works too."""
     table = SCALES.load(artifact)
     known = dict(zip(zip(table.prompt_hash, table.pair_hash, strict=True), table.q, strict=True))
     of_pairs = any(table.pair_hash)
