@@ -1,7 +1,7 @@
 """A stage whose code changed may need a new version number; otherwise old results could be taken for new ones.
 
-When this fails: if the same settings would now give another result, raise the kind's version in
-`unmdpo/pipeline/stages/__init__.py`. In either case, then rewrite the record:
+When this fails: if the same settings would now give another result, raise the version of its
+`Kind`, at the end of the stage's file. In either case, then rewrite the record:
 
     python -m tests.pipeline.stages.test_versions
 """
