@@ -81,7 +81,7 @@ class GammaPOSettings(DPOSettings):
 
 
 class MixDPOSettings(Strict):
-    mean: Positive = Field(0.1, description="initial median of β, the paper's exp(E[log β])")
+    mean: Positive = Field(0.1, description="initial exp(E[log β]), the median of β")
     spread: Positive = Field(0.6, description="initial standard deviation of log β")
     draws: Count = 16
     learning_rate: Positive = 1e-4

@@ -35,7 +35,11 @@ def verify(run: Run) -> Iterator[Finding]:
         yield Finding(name, "files", f"{artifact.path}: changed: {', '.join(damaged)}" if damaged else "")
         if not artifact.intact:
             continue
-        yield Finding(name, "settings", "" if artifact.manifest["key"] == stage.key else "made with other settings, inputs or code")
+        yield Finding(
+            name,
+            "settings",
+            "" if artifact.manifest["key"] == stage.key else "made with other settings, inputs or code",
+        )
         for role, needed in stage.inputs.items():
             seen = artifact.manifest["inputs"][role]["digest"]
             current = run.find(needed)
