@@ -28,7 +28,14 @@ from unmdpo.engine.pairs.encode import EncodedPair, EncodedPairs, Tokens
 from unmdpo.engine.pairs.packing import PackedBatch
 from unmdpo.engine.pairs.scorer import PairScorer, compile_layers, score
 from unmdpo.engine.ranks import local_device
-from unmdpo.engine.settings import AdapterSettings, ComputeSettings, ModelSource, ObjectiveChoice, TrainingSettings
+from unmdpo.engine.settings import (
+    MAX_LENGTH,
+    AdapterSettings,
+    ComputeSettings,
+    ModelSource,
+    ObjectiveChoice,
+    TrainingSettings,
+)
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.trainer import Trainer
 
@@ -41,7 +48,7 @@ class BenchSettings:
     batch: int = 128
     updates: int = 3
     token_budget: int | None = None  # None: a default for the device
-    max_length: int = 4096
+    max_length: int = MAX_LENGTH
     lora: int | None = None  # rank
     offload_optimizer: bool = False
     checkpointing: bool | None = None  # None: if the memory estimate calls for it

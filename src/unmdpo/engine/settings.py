@@ -10,6 +10,7 @@ from unmdpo.errors import UserError, did_you_mean
 from unmdpo.settings import SEED, Count, Nonnegative, Positive, Share, Shares, Strict
 
 Schedule = Literal["constant", "linear", "cosine"]
+MAX_LENGTH, MAX_NEW_TOKENS = 4096, 512  # tokens of a prompt with its response; of an answer
 
 
 class ModelSource(Strict):

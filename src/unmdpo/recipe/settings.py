@@ -14,7 +14,14 @@ from unmdpo.catalog.objectives import INITIAL, OBJECTIVES
 from unmdpo.data.identity import FOLD_SEED
 from unmdpo.data.sources import SOURCES
 from unmdpo.data.strength import PairRule, StrengthRule
-from unmdpo.engine.settings import DefaultBudget, ModelSource, ObjectiveChoice, TrainingOverrides
+from unmdpo.engine.settings import (
+    MAX_LENGTH,
+    MAX_NEW_TOKENS,
+    DefaultBudget,
+    ModelSource,
+    ObjectiveChoice,
+    TrainingOverrides,
+)
 from unmdpo.errors import UserError
 from unmdpo.placement import Placement
 from unmdpo.settings import SEED, Count, Name, Nonnegative, Positive, Strict, Triple, among, error_at, names_only
@@ -76,7 +83,7 @@ class RowsRecipe(Strict):
 
 
 class DataRecipe(RowsRecipe):
-    max_length: Count = Field(4096, description="most tokens in a prompt with its response")
+    max_length: Count = Field(MAX_LENGTH, description="most tokens in a prompt with its response")
     validation: ValidationRecipe = ValidationRecipe()
 
 
@@ -162,7 +169,7 @@ class EvaluationRecipe(Strict):
     baseline: str = Field(description="the policy that all others are compared with")
     panels: dict[Name, PanelRecipe] = Field(min_length=1, json_schema_extra=names_only)
     judge: AnyJudge
-    max_new_tokens: Count = Field(512, description="longest answer, in tokens")
+    max_new_tokens: Count = Field(MAX_NEW_TOKENS, description="longest answer, in tokens")
     initial: bool = Field(False, description="also compare with the initial model")
     opponents: list[Name] = Field([], description="further policies that all others are compared with")
     published: dict[Name, dict[Name, PublishedRecipe]] = Field(

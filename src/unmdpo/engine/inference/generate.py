@@ -18,6 +18,7 @@ from unmdpo.data.identity import Prompt
 from unmdpo.engine.inference.decode import can_decode, decode
 from unmdpo.engine.pairs.encode import Encoder, as_dicts
 from unmdpo.engine.pairs.padding import alike, padded
+from unmdpo.engine.settings import MAX_NEW_TOKENS
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Generation:
 
 @dataclass(frozen=True)
 class GenerationSettings:
-    max_new_tokens: int = 512
+    max_new_tokens: int = MAX_NEW_TOKENS
     token_budget: int | None = None  # per batch: prompts, responses and padding. None: a default for the device
 
 

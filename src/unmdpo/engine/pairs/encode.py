@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 from unmdpo.data.comparison import Comparison
 from unmdpo.data.identity import Prompt
 from unmdpo.engine.models import load_tokenizer
-from unmdpo.engine.settings import ModelSource
+from unmdpo.engine.settings import MAX_LENGTH, ModelSource
 from unmdpo.errors import DataError, UserError
 
 Tokens = NDArray[np.int32]
@@ -47,7 +47,7 @@ class Encoder:
     """Renders with a tokenizer's chat template and checks the result."""
 
     tokenizer: PreTrainedTokenizerBase
-    max_length: int = 4096
+    max_length: int = MAX_LENGTH
     template_arguments: Mapping[str, Any] | None = None  # such as `date_string`
 
     @classmethod

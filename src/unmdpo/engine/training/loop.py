@@ -34,7 +34,6 @@ METRICS, THROUGHPUT = "metrics.jsonl", "throughput.jsonl"
 @dataclass(frozen=True)
 class LoopSettings:
     checkpoint_updates: int | None = None  # save after this many updates
-    checkpoint_minutes: float | None = 15.0  # or after this much time
     keep: int = 2
     validate_updates: int | None = None  # validation always follows the last update
 
@@ -52,7 +51,7 @@ def train(
     newest = next(reversed(checkpoints(saved)), None)
     if newest is not None:
         load_checkpoint(trainer, newest)
-    log, timer = Log(trainer, folder, sinks), Timer(settings.checkpoint_minutes)
+    log, timer = Log(trainer, folder, sinks), Timer(trainer.compute.checkpoint_minutes)
     with StopRequests() as stop, contextlib.closing(log):
         while newest is None or trainer.update < trainer.updates:
             started = time.perf_counter()
@@ -66,7 +65,7 @@ def train(
             stopping = trainer.ranks.agree(stop.asked is not None, trainer.device)
             if last or timely or stopping or _due(trainer.update, settings.checkpoint_updates):
                 newest = save_checkpoint(trainer, saved, keep=settings.keep)
-                timer = Timer(settings.checkpoint_minutes)
+                timer = Timer(trainer.compute.checkpoint_minutes)
             if stopping:
                 raise Stopped(stop.asked or signal.SIGTERM)
     return newest
@@ -114,11 +113,11 @@ def _due(update: int, every: int | None) -> bool:
 
 
 class Timer:
-    def __init__(self, minutes: float | None) -> None:
-        self._due = None if minutes is None else time.monotonic() + 60 * minutes
+    def __init__(self, minutes: float) -> None:
+        self._due = time.monotonic() + 60 * minutes
 
     def rings(self) -> bool:
-        return self._due is not None and time.monotonic() >= self._due
+        return time.monotonic() >= self._due
 
 
 class Log:

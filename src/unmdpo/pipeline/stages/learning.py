@@ -17,7 +17,7 @@ from unmdpo.engine.pairs.scorer import PairScorer, compile_layers
 from unmdpo.engine.ranks import Ranks, local_device, shard
 from unmdpo.engine.settings import ComputeSettings, ModelSource, ObjectiveChoice, TrainingSettings
 from unmdpo.engine.training.data import TrainingData
-from unmdpo.engine.training.loop import LoopSettings, train
+from unmdpo.engine.training.loop import train
 from unmdpo.engine.training.metrics import Progress
 from unmdpo.engine.training.trainer import Trainer
 from unmdpo.errors import UserError
@@ -61,8 +61,7 @@ def train_in(
     passes = training_passes(loaded, adaptive=objective.objective.adaptive)
     flops = passes * forward_flops(loaded, data.pairs.valid_lengths)
     trainer = Trainer(ready(scorer), data, objective, settings, job.compute, scale)
-    loop = LoopSettings(checkpoint_minutes=job.compute.checkpoint_minutes)
-    train(trainer, job.folder, loop, sinks=[Progress(trainer.updates, job.report)])
+    train(trainer, job.folder, sinks=[Progress(trainer.updates, job.report)])
     share = trainer.num_tokens / max(1, data.pairs.valid_tokens)
     notes, checkpoints = {"tokens": trainer.num_tokens, "flops": flops * share}, job.folder / "checkpoints"
     if adapted is None:
