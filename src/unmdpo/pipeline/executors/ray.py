@@ -5,6 +5,7 @@ A stage shared by several ranks (`compute.ranks`) is a Ray Train job, and its ra
 Every node must be able to see the store. `RAY_ADDRESS` names the cluster; without it, Ray starts one on this machine.
 """
 
+import os
 import tempfile
 import time
 import traceback
@@ -30,6 +31,8 @@ def work_on_ray(run: Run, missing: Sequence[str], view: View) -> None:
     except ImportError as error:
         raise UserError("the Ray executor needs Ray: pip install 'unmdpo[ray]'") from error
     if not ray.is_initialized():
+        # Ray gives its workers the lowest priority, and on a machine that does anything else they hardly move
+        os.environ.setdefault("RAY_worker_niceness", "0")
         ray.init(log_to_driver=False, include_dashboard=False)
     on_gpus = ray.cluster_resources().get("GPU", 0) >= 1  # type: ignore[no-untyped-call]
     retried = ray.remote(max_retries=RETRIES, retry_exceptions=False)
