@@ -46,7 +46,7 @@ def write(tmp_path: Path):
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory):
     """A Ray cluster on this machine; yields the file that a test's worker writes when it has died once."""
-    os.environ["RAY_worker_niceness"] = "0"  # as our executor starts one, and before Ray reads it
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - Ray spells it so; as our executor starts one
     import ray
 
     marker = tmp_path_factory.mktemp("marker") / "died"
