@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
-    GPT2Config,
-    GPT2LMHeadModel,
+    BloomConfig,
+    BloomForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MambaConfig,
@@ -34,9 +34,11 @@ from unmdpo.engine.cost import (
 from unmdpo.engine.folder import Provenance, export_model
 from unmdpo.engine.models import load_model, load_tokenizer
 from unmdpo.engine.pairs.encode import Encoder
-from unmdpo.engine.pairs.layout import Packing
+from unmdpo.engine.pairs.layout import Groups, Packing
 from unmdpo.engine.pairs.padding import PaddedBatch, alike
-from unmdpo.engine.pairs.scorer import PairScorer, response_log_probs, score
+from unmdpo.engine.pairs.proof import prove
+from unmdpo.engine.pairs.score import score
+from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.engine.settings import AdapterSettings, ModelSource, ObjectiveChoice
 from unmdpo.engine.training.checkpoint import checkpoints, load_checkpoint, save_checkpoint
 from unmdpo.engine.training.data import TrainingData
@@ -96,9 +98,9 @@ UNPACKABLE = {
     "mamba": lambda: MambaForCausalLM(
         MambaConfig(vocab_size=64, hidden_size=16, state_size=4, num_hidden_layers=2)
     ),
-    "gpt2": lambda: GPT2LMHeadModel(
-        GPT2Config(vocab_size=64, n_embd=16, n_layer=2, n_head=2, n_positions=64,
-                   resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=1, eos_token_id=2)
+    "bloom": lambda: BloomForCausalLM(
+        BloomConfig(vocab_size=64, hidden_size=16, n_layer=2, n_head=2, hidden_dropout=0.0, initializer_range=0.3,
+                    attention_dropout=0.0, bos_token_id=1, eos_token_id=2)
     ),
 }  # fmt: skip
 
@@ -107,13 +109,13 @@ UNPACKABLE = {
 def test_models_that_cannot_be_packed_are_padded(name):
     torch.manual_seed(0)
     model = UNPACKABLE[name]().eval()
-    with pytest.warns(UnmdpoWarning, match="cannot be packed"):
-        scorer = PairScorer(model)
-    assert scorer.packing.layout == "padded"
+    scorer, pairs = PairScorer(model), encoded()
+    with pytest.warns(UnmdpoWarning, match=r"is not packed .*: pairs are padded instead"):
+        proof = prove(scorer, pairs)
+    assert scorer.packing.layout == proof.layout == "padded"
     with torch.no_grad():
         expected = one_by_one(model, PAIRS)
         assert torch.allclose(scorer(PaddedBatch.of(PAIRS)), expected, atol=1e-4)
-    pairs = encoded()
     data = TrainingData(pairs, torch.ones(20), reference=score(scorer, pairs, 64))
     one = Trainer(scorer, data, ObjectiveChoice(name="dpo"), SETTINGS.model_copy(update={"updates": 4}))
     losses = [line["loss"] for line in one.run()]
@@ -127,19 +129,19 @@ def test_padded_groups_and_their_fill():
     lengths = encoded().lengths
     padded = Packing("padded", fixed=False)
     groups = padded.groups(lengths, 64)
-    assert sorted(i for members in groups for i in members) == list(range(20))
+    assert sorted(i for members in groups.together for i in members) == list(range(20))
     assert 0.5 < padded.fill(lengths, groups, 64) <= 1
-    assert padded.groups(lengths[:0], 64) == []
+    assert padded.groups(lengths[:0], 64).all == []
 
 
 def test_packed_groups_and_their_fill():
     lengths = encoded().lengths
     assert lengths[0].sum() == 14
     loose, fixed = Packing("packed", fixed=False), Packing("packed", fixed=True)
-    assert loose.fill(lengths[:1], [[0]], 512) == 1.0
-    assert fixed.fill(lengths[:1], [[0]], 512) == 14 / 128  # every pair starts a new block
-    assert fixed.fill(lengths[:2], [[0, 1]], 1024) == (14 + lengths[1].sum()) / 256
-    assert all(len(group) <= 4 for group in fixed.groups(lengths, 512))
+    assert loose.fill(lengths[:1], Groups([[0]], []), 512) == 1.0
+    assert fixed.fill(lengths[:1], Groups([[0]], []), 512) == 14 / 128  # every pair starts a new block
+    assert fixed.fill(lengths[:2], Groups([[0, 1]], []), 1024) == (14 + lengths[1].sum()) / 256
+    assert all(len(group) <= 4 for group in fixed.groups(lengths, 512).together)
     batch = fixed.batch(encoded().select([0, 1]), 1024)
     assert batch.runs.own[128] == 128
     assert batch.tokens.shape == (1, 256)
@@ -320,10 +322,5 @@ def test_an_export_that_fails_leaves_the_old_folder(tokenizer, tmp_path, monkeyp
     with pytest.raises(UserError, match=r"policy: the model could not be written: No space left"):
         export_model(model, tokenizer, tmp_path / "policy", provenance)
     assert [path.name for path in tmp_path.iterdir()] == ["policy"]
-    assert (
-        response_log_probs(
-            AutoModelForCausalLM.from_pretrained(tmp_path / "policy"), PairScorer(model).prepare(PAIRS, 64)
-        )
-        .isfinite()
-        .all()
-    )
+    again = PairScorer(AutoModelForCausalLM.from_pretrained(tmp_path / "policy"))
+    assert again(again.prepare(PAIRS, 64)).isfinite().all()

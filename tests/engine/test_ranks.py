@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.worlds import ranks
+from unmdpo.engine.pairs.layout import Groups
 from unmdpo.engine.ranks import Ranks
 from unmdpo.engine.training.checkpoint import checkpoints, load_checkpoint
 
@@ -49,6 +50,8 @@ def test_two_ranks_equal_one(folders):
     for objective in ranks.OBJECTIVES:
         one, two = (json.loads((f / objective / "lines.json").read_text()) for f in folders)
         assert [line["pairs/valid"] for line in one] == [line["pairs/valid"] for line in two]
+        for line in (one[0], two[0]):
+            line.pop("rewards/accuracies", None)  # before the first update, the sign of a rounding error
         for a, b in zip(one, two, strict=True):
             assert a == pytest.approx(b, rel=1e-4, abs=1e-5)
         for name, atol in (("gradients", 1e-6), ("weights", 1e-5)):
@@ -77,8 +80,8 @@ def test_checkpoints_travel_between_one_rank_and_two(folders, tmp_path):
 
 
 def test_turns_give_every_rank_the_same_number_of_passes():
-    groups = [[0, 1], [2], [3]]
+    groups = Groups([[0, 1], [2], [3]], [[4], [5]])
     first, second = (list(Ranks(rank, 2).turns(groups)) for rank in (0, 1))
-    assert first == [([0, 1], True), ([3], True)]
-    assert second == [([2], True), ([3], False)]
-    assert list(Ranks().turns(groups)) == [(group, True) for group in groups]
+    assert first == [([0, 1], True), ([3], True), ([4], True)]
+    assert second == [([2], True), ([3], False), ([5], True)]
+    assert list(Ranks().turns(groups)) == [(group, True) for group in groups.all]

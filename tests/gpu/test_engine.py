@@ -7,8 +7,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from tests.worlds.engine import SETTINGS, encoded
 from tests.worlds.models import TINY, one_by_one
 from unmdpo.engine.inference.decode import decode
-from unmdpo.engine.models import choose_attention
-from unmdpo.engine.pairs.scorer import PairScorer, compile_layers, score
+from unmdpo.engine.pairs.proof import prove
+from unmdpo.engine.pairs.score import score
+from unmdpo.engine.pairs.scorer import PairScorer, compile_layers
 from unmdpo.engine.settings import ComputeSettings, ObjectiveChoice
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.trainer import Trainer
@@ -23,14 +24,13 @@ def on_gpu(dtype):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
-    return choose_attention(model.to("cuda", dtype))
+    return model.to("cuda", dtype)
 
 
 def test_flex_attention_equals_one_by_one():
-    model = on_gpu(torch.float32)
-    assert model.config._attn_implementation == "flex_attention"
-    pairs = encoded(6, invalid=())
-    found = score(PairScorer(model), pairs, 512)
+    pairs, scorer = encoded(6, invalid=()), PairScorer(on_gpu(torch.float32))
+    found = score(scorer, pairs, 512)
+    assert scorer.model.config._attn_implementation == "flex_attention"
     plain = on_gpu(torch.float32)
     plain.set_attn_implementation("eager")
     with torch.no_grad():
@@ -65,8 +65,10 @@ def test_a_model_that_waits_for_the_host_is_not_recorded():
 
 def test_bfloat16_training_with_compiled_layers():
     model = on_gpu(torch.bfloat16)
-    compile_layers(model)
     scorer, pairs = PairScorer(model), encoded()
+    prove(scorer, pairs)
+    assert scorer.packing.layout == "packed"
+    compile_layers(scorer)
     data = TrainingData(pairs, torch.ones(20), reference=score(scorer, pairs, 512))
     settings, compute = SETTINGS.model_copy(update={"updates": 30}), ComputeSettings(token_budget=512)
     lines = list(Trainer(scorer, data, ObjectiveChoice(name="dpo"), settings, compute).run())

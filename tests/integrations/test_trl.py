@@ -11,7 +11,8 @@ from trl import DPOConfig
 from tests.worlds.pipeline import recipe, world
 from unmdpo.engine.pairs.encode import EncodedPairs
 from unmdpo.engine.pairs.packing import PackedBatch
-from unmdpo.engine.pairs.scorer import PairScorer, response_log_probs, score
+from unmdpo.engine.pairs.score import score
+from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.errors import DataError, UserError
 from unmdpo.integrations.trl import TRAINED, UNMTrainer, add_margin_and_scale, check_version
 from unmdpo.objectives import OBJECTIVES, PairLogps, beta_ln_from_lengths
@@ -113,7 +114,7 @@ def test_losses_and_gradients_equal_the_engines(run, rows, dataset, models, tmp_
     pairs = EncodedPairs.load(run.artifact("encoded").file("pairs.safetensors"))
     policy, reference = copy.deepcopy(models[0]), models[1]
     tokens = torch.from_numpy(pairs.lengths[:, 1:])
-    logps = response_log_probs(policy, PackedBatch.of(list(pairs.select(range(len(pairs)))), length=4096))
+    logps = PairScorer(policy)(PackedBatch.of(list(pairs.select(range(len(pairs)))), length=4096))
     told = score(PairScorer(copy.deepcopy(reference)), pairs, token_budget=4096)
     strength, scale = (torch.tensor(ready[name][:]) for name in ("margin", "scale"))
     ours = PairLogps(

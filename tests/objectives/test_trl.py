@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from unmdpo.engine.pairs.encode import EncodedPair
 from unmdpo.engine.pairs.packing import PackedBatch
-from unmdpo.engine.pairs.scorer import response_log_probs
+from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.objectives import OBJECTIVES, PairLogps
 
 # TRL and its dependencies warn about themselves.
@@ -121,7 +121,7 @@ def test_packed_gradients_equal_the_dpo_trainers(policy_and_reference, tokenizer
     trainer.compute_loss(trainer.model, batch).backward()
     theirs = {key: parameter.grad for key, parameter in trainer.model.named_parameters()}
     model = copy.deepcopy(policy_and_reference[0])
-    logs = response_log_probs(model, PackedBatch.of(encoded(tokenizer), length=64))
+    logs = PairScorer(model)(PackedBatch.of(encoded(tokenizer), length=64))
     assert torch.allclose(logs, torch.stack([pairs.chosen, pairs.rejected], dim=1), atol=1e-5)
     packed = replace(pairs, chosen=logs[:, 0], rejected=logs[:, 1])
     OBJECTIVES[name].loss(packed, beta=0.7).mean().backward()

@@ -8,7 +8,8 @@ import torch
 
 from tests.worlds.models import tiny
 from unmdpo.engine.pairs.encode import EncodedPair, EncodedPairs
-from unmdpo.engine.pairs.scorer import PairScorer, score
+from unmdpo.engine.pairs.score import score
+from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.engine.settings import ComputeSettings, ObjectiveChoice, TrainingSettings
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.trainer import Trainer

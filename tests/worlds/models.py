@@ -62,7 +62,7 @@ def one_by_one(model, pairs):
     for item in pairs:
         for response in (item.chosen, item.rejected):
             whole = torch.from_numpy(np.concatenate([item.prompt, response]).astype(np.int64))
-            logs = model(whole[None]).logits[0].log_softmax(-1)
+            logs = model(whole[None], use_cache=False).logits[0].log_softmax(-1)
             start = len(item.prompt)
             sums.append(sum(logs[i - 1, whole[i]] for i in range(start, len(whole))))
     return torch.stack(sums).view(-1, 2)

@@ -15,7 +15,8 @@ from safetensors.torch import save_file
 
 from tests.worlds.engine import SETTINGS, encoded
 from tests.worlds.models import tiny
-from unmdpo.engine.pairs.scorer import PairScorer, score
+from unmdpo.engine.pairs.score import score
+from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.engine.ranks import join, local_device, shard
 from unmdpo.engine.settings import ComputeSettings, ObjectiveChoice
 from unmdpo.engine.training.checkpoint import load_checkpoint, save_checkpoint

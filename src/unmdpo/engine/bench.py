@@ -3,7 +3,7 @@ of random tokens with HelpSteer3's lengths."""
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -23,10 +23,12 @@ from unmdpo.engine.cost import (
     pair_lengths,
     training_passes,
 )
-from unmdpo.engine.models import choose_attention, compute_dtype, load_model
+from unmdpo.engine.models import compute_dtype, load_model
 from unmdpo.engine.pairs.encode import EncodedPair, EncodedPairs, Tokens
 from unmdpo.engine.pairs.packing import PackedBatch
-from unmdpo.engine.pairs.scorer import PairScorer, compile_layers, score
+from unmdpo.engine.pairs.proof import prove
+from unmdpo.engine.pairs.score import score
+from unmdpo.engine.pairs.scorer import PairScorer, compile_layers
 from unmdpo.engine.ranks import local_device
 from unmdpo.engine.settings import (
     MAX_LENGTH,
@@ -57,9 +59,14 @@ class BenchSettings:
 
 
 def bench(settings: BenchSettings) -> Iterator[dict[str, Any]]:
-    """Yields one line for scoring and one for training."""
+    """Yields one line for the proof, one for scoring and one for training."""
     scorer = PairScorer(_model(settings))
     pairs = random_pairs(settings, scorer.model.config.get_text_config().vocab_size)
+    started = time.perf_counter()
+    proof = asdict(prove(scorer, pairs))
+    yield {"what": "proof", "model": settings.model, "seconds": [round(time.perf_counter() - started, 2)], **proof}
+    if scorer.device.type == "cuda" and settings.compile:
+        compile_layers(scorer)
     measure = partial(_line, settings, scorer.model, pairs)
     warm_up = timed(lambda: _compile_every_shape(scorer, pairs, settings), scorer.device)
     reference = score(scorer, pairs, settings.token_budget)  # also a warm-up, like the first update below
@@ -101,7 +108,7 @@ def _training_log_probs(trainer: Trainer) -> Tensor:
     scorer, budget = trainer.scorer.train(), trainer.budget
     pairs = trainer.data.pairs.select(range(trainer.settings.batch))
     log_probs = torch.empty(len(pairs), 2)
-    for members in scorer.packing.groups(trainer.data.pairs.lengths[: len(pairs)], budget):
+    for members in scorer.packing.groups(trainer.data.pairs.lengths[: len(pairs)], budget).all:
         batch = scorer.prepare([pairs[i] for i in members], budget)
         log_probs[members] = scorer(batch.to(scorer.device)).detach().float().cpu()
     return log_probs
@@ -115,15 +122,13 @@ def _model(settings: BenchSettings) -> PreTrainedModel:
         config = LlamaConfig(**SHAPES[settings.model], max_position_embeddings=8192)
         with device:
             llama = LlamaForCausalLM._from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
-        model: PreTrainedModel = choose_attention(llama)
+        model: PreTrainedModel = llama
     else:
         model = load_model(ModelSource(path=settings.model), device=device)
     if settings.lora is not None:
         add_lora(model, AdapterSettings(rank=settings.lora))  # in place
     if _checkpointing(settings, model):
         checkpoint_activations(model)
-    if device.type == "cuda" and settings.compile:
-        compile_layers(model)
     return model
 
 

@@ -43,13 +43,13 @@ def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
 
 
 def load_model(source: ModelSource, *, device: torch.device, dtype: torch.dtype | None = None) -> PreTrainedModel:
-    """Loads a model onto the device, with the best attention for packing. GGUF weights are dequantized."""
+    """Loads a model onto the device. GGUF weights are dequantized."""
     dtype = dtype or compute_dtype(device)
     more = {} if source.gguf_file is None else {"quantization_config": GgufConfig(dequantize=True)}
     with _loading("model", source):
         model = AutoModelForCausalLM.from_pretrained(source.path, dtype=dtype, **source.arguments, **more)
     assert isinstance(model, PreTrainedModel)
-    return choose_attention(check_finite(model.to(device), source))  # type: ignore[arg-type]
+    return check_finite(model.to(device), source)  # type: ignore[arg-type]
 
 
 def check_finite(model: PreTrainedModel, source: ModelSource) -> PreTrainedModel:
@@ -60,26 +60,25 @@ def check_finite(model: PreTrainedModel, source: ModelSource) -> PreTrainedModel
     return model
 
 
-def choose_attention(model: PreTrainedModel) -> PreTrainedModel:
-    """FlexAttention on a GPU if the model supports it; on a CPU, the model's default."""
-    if model.device.type == "cuda" and model._supports_flex_attn:
-        model.set_attn_implementation("flex_attention")
-    return model
-
-
 def body(model: PreTrainedModel) -> nn.Module:
-    """The model without its head."""
-    inner = model.base_model
-    if inner is model:
-        raise UserError(f"{type(model).__name__} has no body separate from its head: use a causal language model")
-    return inner
+    """The text decoder, which turns tokens into the hidden states that the head reads. In a vision-language model, it
+    is the language model alone. The model itself, if it has no decoder apart from its head."""
+    decoder: nn.Module = model.get_decoder()  # type: ignore[no-untyped-call]
+    if decoder is not model:
+        return decoder
+    embeddings = model.get_input_embeddings()  # Transformers does not find every decoder; it begins with these
+    return next((child for child in model.children() if embeddings in child.children()), model)
 
 
-def head_of(model: PreTrainedModel) -> nn.Linear:
-    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-    if not isinstance(head, nn.Linear) or head.bias is not None:
-        raise UserError(f"{type(model).__name__} is not supported: its head is not a plain linear layer without bias")
-    return head
+def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
+    """The decoder's layers, wherever the model keeps them: its outermost list of as many modules as it has layers."""
+    count, waiting = model.config.get_text_config().num_hidden_layers, [body(model)]
+    while waiting:
+        module = waiting.pop(0)
+        if isinstance(module, nn.ModuleList) and len(module) == count:
+            return list(module)
+        waiting.extend(module.children())
+    return []
 
 
 def _template(template: str) -> str:

@@ -6,7 +6,7 @@ code for several ranks.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from unmdpo.engine.models import body
+from unmdpo.engine.models import decoder_layers
 from unmdpo.errors import UserError
 
 if TYPE_CHECKING:
@@ -39,12 +39,13 @@ class Ranks:
     def first(self) -> bool:
         return self.rank == 0
 
-    def turns(self, microbatches: Sequence[list[int]]) -> Iterator[tuple[list[int], bool]]:
-        """This rank's microbatches, and whether each counts. A rank with one fewer than the others repeats the last
-        one without counting it, because sharded models need every rank in every pass."""
-        for start in range(0, len(microbatches), self.world):
-            own = start + self.rank
-            yield (microbatches[own], True) if own < len(microbatches) else (microbatches[-1], False)
+    def turns(self, kinds: Iterable[Sequence[list[int]]]) -> Iterator[tuple[list[int], bool]]:
+        """This rank's microbatches, one kind after another, and whether each counts. A rank with one fewer than the
+        others repeats the last one without counting it, because sharded models need every rank in every pass."""
+        for microbatches in kinds:
+            for start in range(0, len(microbatches), self.world):
+                own = start + self.rank
+                yield (microbatches[own], True) if own < len(microbatches) else (microbatches[-1], False)
 
     def total(self, values: Tensor) -> Tensor:
         """Sums over the ranks, in place."""
@@ -102,7 +103,7 @@ def shard(scorer: "PairScorer", *, compute: torch.dtype = torch.bfloat16) -> "Pa
         raise UserError("sharding needs float32 weights: load the model with dtype float32")
     mesh = init_device_mesh(scorer.device.type, (dist.get_world_size(),))
     precision = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32)
-    for layer in body(scorer.model).layers:  # type: ignore[union-attr]
+    for layer in decoder_layers(scorer.model):
         fully_shard(layer, mesh=mesh, mp_policy=precision)
     fully_shard(scorer, mesh=mesh, mp_policy=precision)
     return scorer

@@ -88,6 +88,7 @@ class Job(Generic[S]):
     inputs: Mapping[str, Artifact]
     compute: ComputeSettings
     report: Callable[[str], None]  # shows progress
+    proofs: Path | None = None  # where proofs about models are kept; None: they are not
 
     @property
     def settings(self) -> S:

@@ -5,6 +5,7 @@ quarantine/KIND-KEY/    damaged: detected on reading, and moved out of the way
 work/KEY/               unfinished: what a stage has so far, kept for the next attempt
 locks/KEY               held while a stage runs; the system releases it if the process dies
 runs/NAME/run.json      which artifacts belong to a run
+proofs/KEY.json         how a model was shown to be scored right on this kind of device
 """
 
 import contextlib
@@ -143,10 +144,14 @@ class Store:
     def __init__(self, root: Path) -> None:
         self.root = root
 
+    @property
+    def proofs(self) -> Path:
+        return self.root / "proofs"
+
     def prepare(self) -> None:
         """Creates the folders. Reading does not call this, so reading never creates anything."""
         try:
-            for name in ("artifacts", "work", "locks", "runs"):
+            for name in ("artifacts", "work", "locks", "runs", "proofs"):
                 (self.root / name).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"{self.root}: cannot keep a store here: {error.strerror}") from error

@@ -7,9 +7,9 @@ import torch
 
 from tests.worlds.models import MODELS, PAIRS, one_by_one, pair, tiny
 from unmdpo.engine.pairs.logprobs import CHUNK, token_log_probs
+from unmdpo.engine.pairs.masks import block_mask
 from unmdpo.engine.pairs.packing import PackedBatch, first_fit, padded_length
-from unmdpo.engine.pairs.scorer import block_mask, response_log_probs
-from unmdpo.errors import UserError
+from unmdpo.engine.pairs.scorer import PairScorer
 
 SOFT_CAPPED = "gemma2, soft-capped, sliding"  # Transformers supports it only with eager or flex attention
 
@@ -22,9 +22,9 @@ def test_packed_equals_one_by_one(name, attention):
     model = tiny(name, attention)
     with torch.no_grad():
         expected = one_by_one(model, PAIRS)
-        packed = response_log_probs(model, PackedBatch.of(PAIRS, length=80))
-        apart = response_log_probs(model, PackedBatch.of(PAIRS, length=100, align=10))
-        alone = torch.cat([response_log_probs(model, PackedBatch.of([p], p.tokens)) for p in PAIRS])
+        packed = PairScorer(model)(PackedBatch.of(PAIRS, length=80))
+        apart = PairScorer(model)(PackedBatch.of(PAIRS, length=100, align=10))
+        alone = torch.cat([PairScorer(model)(PackedBatch.of([p], p.tokens)) for p in PAIRS])
     assert packed.shape == (4, 2)
     assert torch.allclose(packed, expected, atol=1e-9)
     assert torch.allclose(apart, expected, atol=1e-9)
@@ -36,7 +36,7 @@ def test_gradients_equal_one_by_one(name):
     weights = torch.tensor([[1.0, -0.5], [0.3, 2.0], [-1.0, 0.7], [0.1, 0.1]], dtype=torch.float64)
     slow, fast = tiny(name), tiny(name)
     (weights * one_by_one(slow, PAIRS)).sum().backward()
-    (weights * response_log_probs(fast, PackedBatch.of(PAIRS, 80))).sum().backward()
+    (weights * PairScorer(fast)(PackedBatch.of(PAIRS, 80))).sum().backward()
     for (key, a), (_, b) in zip(slow.named_parameters(), fast.named_parameters(), strict=True):
         # norms and softmax are float32 inside these models, whatever the dtype of their weights
         assert (a.grad - b.grad).norm() <= 1e-5 * max(1.0, a.grad.norm()), key
@@ -45,9 +45,9 @@ def test_gradients_equal_one_by_one(name):
 def test_float32_and_order_and_padding():
     model = tiny("llama, tied", "sdpa", torch.float32)
     with torch.no_grad():
-        wide = response_log_probs(model, PackedBatch.of(PAIRS, 64))
-        wider = response_log_probs(model, PackedBatch.of(PAIRS, 200))
-        turned = response_log_probs(model, PackedBatch.of(PAIRS[::-1], 64)).flip(0)
+        wide = PairScorer(model)(PackedBatch.of(PAIRS, 64))
+        wider = PairScorer(model)(PackedBatch.of(PAIRS, 200))
+        turned = PairScorer(model)(PackedBatch.of(PAIRS[::-1], 64)).flip(0)
     assert wide.dtype == torch.float32
     assert torch.allclose(wide, wider, atol=1e-4)
     assert torch.allclose(wide, turned, atol=1e-4)
@@ -58,19 +58,8 @@ def test_a_policy_that_equals_its_reference_has_log_ratio_zero():
     reference = copy.deepcopy(policy)
     batch = PackedBatch.of(PAIRS, 64)
     with torch.no_grad():
-        difference = response_log_probs(policy, batch) - response_log_probs(reference, batch)
+        difference = PairScorer(policy)(batch) - PairScorer(reference)(batch)
     assert torch.equal(difference, torch.zeros(4, 2))
-
-
-def test_other_layers_and_heads_are_refused():
-    model = tiny("llama, tied")
-    model.config.layer_types = ["linear_attention"] * 3
-    with pytest.raises(ValueError, match=r"\['linear_attention'\] cannot be packed"):
-        response_log_probs(model, PackedBatch.of(PAIRS, 80))
-    biased = tiny("llama, untied")
-    biased.lm_head = torch.nn.Linear(32, 64, bias=True, dtype=torch.float64)
-    with pytest.raises(UserError, match="not a plain linear layer"):
-        response_log_probs(biased, PackedBatch.of(PAIRS, 80))
 
 
 # --- Layout ---------------------------------------------------------------------------------------

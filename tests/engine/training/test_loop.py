@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.worlds.engine import encoded, same, trainer, weights, world
-from unmdpo.engine.pairs.scorer import score
+from unmdpo.engine.pairs.score import score
 from unmdpo.engine.training.checkpoint import checkpoints
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.loop import LoopSettings, Validation, train

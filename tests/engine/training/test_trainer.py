@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from tests.worlds.engine import SETTINGS, same, trainer, weights, world
-from unmdpo.engine.pairs.scorer import PairScorer, score
+from unmdpo.engine.pairs.score import score
+from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.engine.settings import ObjectiveChoice
 from unmdpo.engine.training.checkpoint import checkpoints, load_checkpoint, save_checkpoint
 from unmdpo.engine.training.optimizer import MasterWeights

@@ -47,8 +47,6 @@ class Generator:
         self.settings = settings or GenerationSettings()
         self.budget = self.settings.token_budget or default_budget(model)
         self._ends = self._end_tokens()
-        if model.config._attn_implementation == "flex_attention":
-            model.set_attn_implementation("sdpa")  # FlexAttention is slow one token at a time
         self._can_decode = can_decode(model)
 
     def batches(self, prompts: Sequence[Prompt]) -> list[list[int]]:

@@ -1,75 +1,81 @@
-"""How pairs are laid out for a model: packed if its attention allows, padded otherwise."""
+"""How pairs are grouped and laid out for a model: packed, padded, or one sequence at a time."""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from transformers import PreTrainedModel
 
-from unmdpo.engine.pairs.encode import EncodedPair
-from unmdpo.engine.pairs.packing import BLOCK, PackedBatch, PairBatch, first_fit, padded_length, rounded_up
-from unmdpo.engine.pairs.padding import PaddedBatch, alike
-from unmdpo.errors import UnmdpoWarning
+from unmdpo.engine.pairs.encode import NO_LIMIT, EncodedPair
+from unmdpo.engine.pairs.packing import BLOCK, PackedBatch, PairBatch, balanced, first_fit, padded_length, rounded_up
+from unmdpo.engine.pairs.padding import PaddedBatch, SingleBatch, alike
 
-Layout = Literal["packed", "padded"]
-PACKABLE_LAYERS = {"full_attention", "sliding_attention"}
+Layout = Literal["packed", "padded", "single"]  # from fast to plain
 
 
-def layout_of(model: PreTrainedModel) -> Layout:
-    """Packed, unless the model's layers do not accept a custom mask."""
-    kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ["full_attention"])
-    strange = sorted(kinds - PACKABLE_LAYERS)
-    if model._supports_flex_attn and not strange:
-        return "packed"
-    why = f"it has layers of kind {', '.join(strange)}" if strange else "it does not support FlexAttention"
-    warnings.warn(
-        f"{type(model).__name__} cannot be packed ({why}): pairs are padded instead, which is slower",
-        UnmdpoWarning,
-        stacklevel=2,
-    )
-    return "padded"
+class Groups(NamedTuple):
+    """Pairs that are laid out together, by position. Every rank must do its share of one kind before the other, since
+    a batch of another kind takes another number of passes."""
+
+    together: list[list[int]]
+    single: list[list[int]]
+
+    @property
+    def all(self) -> list[list[int]]:
+        return [*self.together, *self.single]
 
 
 @dataclass(frozen=True)
 class Packing:
-    """How a model's pairs are grouped and laid out.
-
-    With `fixed` shapes, kernels are compiled for only a few shapes, and every packed pair starts at an attention
+    """With `fixed` shapes, kernels are compiled for only a few shapes, and every packed pair starts at an attention
     block, so its result does not depend on its neighbors, to the last bit.
+
+    Some models change their positions' frequencies with the length of the input. Sequences over `limit` tokens then
+    cannot share a batch with shorter ones: they go one at a time.
     """
 
     layout: Layout
     fixed: bool
+    limit: int = NO_LIMIT
 
     @property
     def align(self) -> int:
         return BLOCK if self.fixed else 1
 
-    def groups(self, lengths: NDArray[np.int32], budget: int) -> list[list[int]]:
+    def groups(self, lengths: NDArray[np.int32], budget: int, ranks: int = 1) -> Groups:
         """Groups rows of `lengths` (n, 3) that fit the token budget together; a longer pair gets its own group."""
-        if not len(lengths):
-            return []
+        longest = _longest(lengths)
+        alone = (longest > self.limit) | (self.layout == "single")
+        shared = (~alone).nonzero()[0]
+        single = [[int(place)] for place in alone.nonzero()[0]]
+        if not len(shared):
+            return Groups([], single)
         if self.layout == "packed":
-            spans = self._spans(lengths).tolist()
-            return first_fit(spans, max(budget, *spans))
-        return alike((2 * _longest(lengths)).tolist(), budget)  # two rows for each pair
+            spans = self._spans(lengths[shared]).tolist()
+            room = max(budget, *spans)
+            bins = first_fit(spans, room) if ranks == 1 else balanced(spans, room, ranks)
+        else:
+            bins = alike((2 * longest[shared]).tolist(), budget)  # two rows for each pair
+        return Groups([shared[members].tolist() for members in bins], single)
 
     def batch(self, pairs: Sequence[EncodedPair], budget: int) -> PairBatch:
         """Lays out one group."""
+        longest = max(len(pair.prompt) + max(len(pair.chosen), len(pair.rejected)) for pair in pairs)
+        if self.layout == "single" or longest > self.limit:
+            return SingleBatch.of(pairs)
         if self.layout == "padded":
             return PaddedBatch.of(pairs)
         spans = sum(rounded_up(pair.tokens, self.align) for pair in pairs)
         return PackedBatch.of(pairs, padded_length(spans, budget, self.fixed), align=self.align)
 
-    def fill(self, lengths: NDArray[np.int32], groups: list[list[int]], budget: int) -> float:
+    def fill(self, lengths: NDArray[np.int32], groups: Groups, budget: int) -> float:
         """Share of laid-out tokens that are not padding, over all groups."""
         prompts = 1 if self.layout == "packed" else 2  # how often each prompt is laid out
-        used = sum(int((prompts * lengths[g, 0] + lengths[g, 1] + lengths[g, 2]).sum()) for g in groups)
-        laid_out = sum(self._laid_out(lengths[group], budget) for group in groups)
-        return used / laid_out if laid_out else 1.0
+        used = sum(_tokens(lengths[group], prompts) for group in groups.together)
+        laid_out = sum(self._laid_out(lengths[group], budget) for group in groups.together)
+        alone = sum(_tokens(lengths[group], 2) for group in groups.single)
+        return (used + alone) / (laid_out + alone) if laid_out + alone else 1.0
 
     def _laid_out(self, lengths: NDArray[np.int32], budget: int) -> int:
         if self.layout == "padded":
@@ -81,7 +87,11 @@ class Packing:
         return -(-totals // self.align) * self.align
 
 
+def _tokens(lengths: NDArray[np.int32], prompts: int) -> int:
+    return int((prompts * lengths[:, 0] + lengths[:, 1] + lengths[:, 2]).sum())
+
+
 def _longest(lengths: NDArray[np.int32]) -> NDArray[np.int32]:
     """(n,) tokens of each pair's longer sequence."""
-    longest: NDArray[np.int32] = lengths[:, 0] + lengths[:, 1:].max(axis=1)
+    longest: NDArray[np.int32] = lengths[:, 0] + lengths[:, 1:].max(axis=1, initial=0)
     return longest

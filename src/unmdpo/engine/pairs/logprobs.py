@@ -11,48 +11,60 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 CHUNK = 4096  # tokens with logits in memory at once
 
 
 class _ChunkedLogProbs(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, target: Tensor, softcap: float | None) -> Tensor:
-        """(t, d), (v, d), (t,) → (t,) log-probabilities, float32 at least."""
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, softcap: float | None
+    ) -> Tensor:
+        """(t, d), (v, d), (v,), (t,) → (t,) log-probabilities, float32 at least."""
         measure, picked, normalizers = _on(hidden.device, _measure), [], []
         for start in range(0, len(hidden), CHUNK):
             rows = slice(start, start + CHUNK)
-            logit, normalizer = measure(hidden[rows] @ weight.T, target[rows], softcap)
+            logit, normalizer = measure(linear(hidden[rows], weight, bias), target[rows], softcap)
             picked.append(logit - normalizer)
             normalizers.append(normalizer)
         ctx.softcap = softcap
-        ctx.save_for_backward(hidden, weight, target, torch.cat(normalizers))
+        ctx.save_for_backward(hidden, weight, bias, target, torch.cat(normalizers))
         return torch.cat(picked)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        hidden, weight, target, normalizer = ctx.saved_tensors
-        wants_hidden, wants_weight = ctx.needs_input_grad[:2]
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
+        hidden, weight, bias, target, normalizer = ctx.saved_tensors
+        wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         differentiate = _on(hidden.device, _differentiate)
         by_hidden = torch.empty_like(hidden) if wants_hidden else None
         by_weight = torch.zeros_like(weight, dtype=_wide(weight)) if wants_weight else None
+        by_bias = torch.zeros_like(bias, dtype=_wide(bias)) if wants_bias else None
         for start in range(0, len(hidden), CHUNK):
             rows = slice(start, start + CHUNK)
-            logits = hidden[rows] @ weight.T
+            logits = linear(hidden[rows], weight, bias)
             by_logits = differentiate(logits, target[rows], normalizer[rows], gradients[0][rows], ctx.softcap)
             if by_hidden is not None:
                 by_hidden[rows] = by_logits @ weight
             if by_weight is not None:
                 by_weight += by_logits.T @ hidden[rows]
-        return by_hidden, None if by_weight is None else by_weight.to(weight.dtype), None, None
+            if by_bias is not None:
+                by_bias += by_logits.sum(dim=0, dtype=by_bias.dtype)
+        return by_hidden, _like(by_weight, weight), _like(by_bias, bias), None, None
 
 
-def token_log_probs(hidden: Tensor, weight: Tensor, target: Tensor, softcap: float | None = None) -> Tensor:
-    """log p(target) for each row of `hidden` under a head without bias; differentiable."""
+def token_log_probs(
+    hidden: Tensor, weight: Tensor, target: Tensor, softcap: float | None = None, bias: Tensor | None = None
+) -> Tensor:
+    """log p(target) for each row of `hidden`; differentiable."""
     if not len(hidden):
         return hidden.sum(-1).to(_wide(hidden))
-    logs: Tensor = _ChunkedLogProbs.apply(hidden, weight, target, softcap)  # type: ignore[no-untyped-call]
+    logs: Tensor = _ChunkedLogProbs.apply(hidden, weight, bias, target, softcap)  # type: ignore[no-untyped-call]
     return logs
+
+
+def _like(gradient: Tensor | None, parameter: Tensor) -> Tensor | None:
+    return None if gradient is None else gradient.to(parameter.dtype)
 
 
 def _measure(logits: Tensor, target: Tensor, softcap: float | None) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,7 @@ other, and both continue the prompt's positions, so every token sees exactly wha
 Fixed shapes avoid recompiling kernels; the rest of the budget is padding that attends only to itself.
 """
 
+import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
@@ -22,18 +23,48 @@ BLOCK = 128  # tokens per block of FlexAttention's mask
 
 def first_fit(lengths: Sequence[int], budget: int) -> list[list[int]]:
     """Bins of positions that fit the budget together: longest first, each into the first bin with room."""
-    bins: list[list[int]] = []
-    room: list[int] = []
+    bins, room = list[list[int]](), _Room(len(lengths), budget)
     for item in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
         if lengths[item] > budget:
             raise ValueError(f"a pair of {lengths[item]} tokens does not fit the budget of {budget}")
-        place = next((b for b, left in enumerate(room) if left >= lengths[item]), None)
-        if place is None:
+        place = room.take(lengths[item])
+        if place == len(bins):
             bins.append([])
-            room.append(budget)
-            place = len(bins) - 1
         bins[place].append(item)
-        room[place] -= lengths[item]
+    return [sorted(members) for members in bins]
+
+
+class _Room:
+    """The room left in each of many bins, as a tree of maxima: the first bin with enough is found in log time."""
+
+    def __init__(self, bins: int, budget: int) -> None:
+        self.leaves = 1 << max(0, bins - 1).bit_length()
+        self.most = [budget] * (2 * self.leaves)  # node i has children 2i and 2i + 1
+
+    def take(self, length: int) -> int:
+        node = 1
+        while node < self.leaves:
+            node = 2 * node if self.most[2 * node] >= length else 2 * node + 1
+        place = node - self.leaves
+        self.most[node] -= length
+        while node > 1:
+            node //= 2
+            self.most[node] = max(self.most[2 * node], self.most[2 * node + 1])
+        return place
+
+
+def balanced(lengths: Sequence[int], budget: int, ranks: int) -> list[list[int]]:
+    """Bins as in `first_fit`, but a multiple of `ranks` of them and of equal load, so that no rank waits for another:
+    longest first, each into the emptiest bin. Where that does not fit the budget, `first_fit` is kept."""
+    tight = first_fit(lengths, budget)
+    count = min(rounded_up(len(tight), ranks), len(lengths))
+    loads, bins = [(0, place) for place in range(count)], [list[int]() for _ in range(count)]
+    for item in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        load, place = loads[0]
+        if load + lengths[item] > budget:
+            return tight
+        bins[place].append(item)
+        heapq.heapreplace(loads, (load + lengths[item], place))
     return [sorted(members) for members in bins]
 
 
@@ -110,6 +141,7 @@ class PackedBatch(PairBatch):
 
     positions: Tensor  # (1, length)
     runs: Runs
+    longest: int  # tokens of the longest sequence
 
     @classmethod
     def of(cls, pairs: Sequence[EncodedPair], length: int, pad_token: int = 0, align: int = 1) -> "PackedBatch":
@@ -154,6 +186,7 @@ class PackedBatch(PairBatch):
             target=torch.from_numpy(tokens[scored].astype(np.int64)),
             response=torch.from_numpy((2 * pair + part - CHOSEN)[scored]),
             pairs=len(pairs),
+            longest=int(positions.max(initial=0)) + 1,
         )
 
     def runs_within(self, window: int | None) -> Runs:

@@ -50,7 +50,7 @@ class PaddedBatch(PairBatch):
 
     @classmethod
     def of(cls, pairs: Sequence[EncodedPair], pad_token: int = 0) -> "PaddedBatch":
-        rows = [np.concatenate([p.prompt, ids]) for p in pairs for ids in (p.chosen, p.rejected)]
+        rows = _sequences(pairs)
         tokens, mask = padded(rows, pad_token, "right")
         longest, predictors, responses = tokens.shape[1], [], []
         for number, row in enumerate(rows):
@@ -66,3 +66,29 @@ class PaddedBatch(PairBatch):
             response=torch.cat(responses),
             pairs=len(pairs),
         )
+
+
+@dataclass(frozen=True)
+class SingleBatch(PairBatch):
+    """Pairs whose sequences go through the model one at a time, as plainly as can be."""
+
+    lengths: tuple[int, ...]  # of each row of `tokens`
+    prompts: tuple[int, ...]  # tokens of each row's prompt
+
+    @classmethod
+    def of(cls, pairs: Sequence[EncodedPair]) -> "SingleBatch":
+        rows, batch = _sequences(pairs), PaddedBatch.of(pairs)
+        return cls(
+            tokens=batch.tokens,
+            predictor=batch.predictor,
+            target=batch.target,
+            response=batch.response,
+            pairs=batch.pairs,
+            lengths=tuple(map(len, rows)),
+            prompts=tuple(len(pair.prompt) for pair in pairs for _ in range(2)),
+        )
+
+
+def _sequences(pairs: Sequence[EncodedPair]) -> list[NDArray[np.int32]]:
+    """Each prompt with its chosen response, then with its rejected one."""
+    return [np.concatenate([p.prompt, ids]) for p in pairs for ids in (p.chosen, p.rejected)]

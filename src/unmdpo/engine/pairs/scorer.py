@@ -5,15 +5,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
-from unmdpo.engine.models import body, head_of
-from unmdpo.engine.pairs.encode import EncodedPair, EncodedPairs
-from unmdpo.engine.pairs.layout import PACKABLE_LAYERS, Packing, layout_of
-from unmdpo.engine.pairs.logprobs import token_log_probs
-from unmdpo.engine.pairs.packing import BLOCK, PackedBatch, PairBatch
-from unmdpo.engine.pairs.padding import PaddedBatch
-from unmdpo.engine.ranks import Ranks
+from unmdpo.engine.models import body, decoder_layers
+from unmdpo.engine.pairs.encode import EncodedPair
+from unmdpo.engine.pairs.head import Head
+from unmdpo.engine.pairs.layout import Layout, Packing
+from unmdpo.engine.pairs.logprobs import CHUNK
+from unmdpo.engine.pairs.masks import CannotPack, packed_masks
+from unmdpo.engine.pairs.packing import PackedBatch, PairBatch
+from unmdpo.engine.pairs.padding import PaddedBatch, SingleBatch
+from unmdpo.engine.pairs.rope import forget_length, rope_limit
 
 # Block sizes of FlexAttention's kernels, measured on one H200 with heads of 64 (benchmarks/engine.py).
 HOPPER_BLOCKS: dict[str, int] = {
@@ -29,13 +32,33 @@ class PairScorer(nn.Module):
     """A causal language model as a function from pairs to log-probabilities.
 
     Training, the reference cache and out-of-fold scoring all use this forward pass. On several ranks, it is the root
-    module that gets sharded.
+    module that gets sharded. Which layout is right for the model is for `proof` to find out.
     """
+
+    proven = False
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
-        self.model = model
-        self.packing = Packing(layout_of(model), fixed=model.device.type == "cuda")
+        self.model, self.head, self.training = model, Head.of(model), model.training
+        self._own_attention = self.attention
+        self._fixed, self._limit = model.device.type == "cuda", rope_limit(model)
+        self.use("padded" if self._fixed and not model._supports_flex_attn else "packed")
+
+    def use(self, layout: Layout, *, usual_attention: bool = False) -> None:
+        """Lays pairs out this way from now on. On a GPU, packing takes FlexAttention; a dense mask would also do, but
+        only for few tokens."""
+        if self._fixed:
+            flex = layout == "packed" and not usual_attention
+            wanted = "flex_attention" if flex else self._own_attention
+            if self.attention != wanted:
+                self.model.set_attn_implementation(wanted)
+        self.packing = Packing(layout, self._fixed, self._limit)
+
+    @property
+    def attention(self) -> str:
+        """The attention's implementation, as Transformers names it."""
+        name: str = self.model.config.get_text_config()._attn_implementation
+        return name
 
     @property
     def device(self) -> torch.device:
@@ -43,7 +66,12 @@ class PairScorer(nn.Module):
 
     def forward(self, batch: PairBatch) -> Tensor:
         """(pairs, 2) summed log-probabilities of chosen and rejected, float32 at least."""
-        return response_log_probs(self.model, batch)
+        if isinstance(batch, SingleBatch) or self.head is None:
+            logs = _own_log_probs(self.model, batch)
+        else:
+            logs = _fused_log_probs(self.model, self.head, batch)
+        sums = logs.new_zeros(2 * batch.pairs).index_add(0, batch.response, logs)
+        return torch.stack([sums[0::2], sums[1::2]], dim=1)  # a copy, not a view: sharded modules hook their output
 
     def settle(self) -> None:
         """If the model is sharded, frees the weights that a pass without gradient left gathered."""
@@ -63,48 +91,36 @@ class PairScorer(nn.Module):
         return 16_384 if self.device.type == "cuda" else 512
 
 
-@torch.no_grad()
-def score(scorer: PairScorer, pairs: EncodedPairs, token_budget: int | None = None) -> Tensor:
-    """(n, 2) log-probabilities of chosen and rejected for every pair, NaN where invalid."""
-    ranks, was_training = Ranks.current(), scorer.training
-    budget = token_budget or scorer.default_budget
-    slots = pairs.valid.nonzero()[0]
-    log_probs = torch.zeros(len(slots), 2, device=scorer.device)
-    scorer.train(False)
-    try:
-        for members, counts in ranks.turns(scorer.packing.groups(pairs.lengths[slots], budget)):
-            batch = scorer.prepare(pairs.select(slots[members].tolist()), budget)
-            logs = scorer(batch.to(scorer.device)).float()
-            if counts:
-                log_probs[torch.tensor(members).to(scorer.device, non_blocking=True)] = logs
-    finally:
-        scorer.settle()
-        scorer.train(was_training)
-    scores = torch.full((len(pairs), 2), torch.nan)
-    scores[torch.from_numpy(slots)] = ranks.total(log_probs).cpu()
-    return scores
-
-
-def response_log_probs(model: PreTrainedModel, batch: PairBatch) -> Tensor:
-    """(pairs, 2) summed log-probabilities of chosen and rejected, float32 at least.
-
-    Only the tokens that predict a response go through the head.
-    """
-    hidden = body(model)(input_ids=batch.tokens, use_cache=False, **_inputs(model, batch)).last_hidden_state
-    head = head_of(model)
-    softcap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
+def _fused_log_probs(model: PreTrainedModel, head: Head, batch: PairBatch) -> Tensor:
+    """(r,) log-probabilities of the response tokens. Only the tokens that predict them go through the head."""
+    if isinstance(batch, PackedBatch):
+        with packed_masks(model, batch):
+            # a mask of ones: without any, models look for packed sequences in the positions, by rules of their own
+            hidden = body(model)(
+                input_ids=batch.tokens, attention_mask=torch.ones_like(batch.tokens), position_ids=batch.positions,
+                use_cache=False, **kernel_options(model),
+            ).last_hidden_state  # fmt: skip
+    else:
+        assert isinstance(batch, PaddedBatch)
+        hidden = body(model)(input_ids=batch.tokens, attention_mask=batch.mask, use_cache=False).last_hidden_state
     predicting = hidden.flatten(0, 1).index_select(0, batch.predictor)  # (r, d)
-    logs = token_log_probs(predicting, head.weight, batch.target, softcap)
-    sums = logs.new_zeros(2 * batch.pairs).index_add(0, batch.response, logs)
-    return torch.stack([sums[0::2], sums[1::2]], dim=1)  # a copy, not a view: sharded modules hook their output
+    return head.log_probs(model.get_output_embeddings(), predicting, batch.target)  # type: ignore[no-untyped-call]
 
 
-def _inputs(model: PreTrainedModel, batch: PairBatch) -> dict[str, Any]:
-    if isinstance(batch, PaddedBatch):
-        return {"attention_mask": batch.mask}
-    assert isinstance(batch, PackedBatch)
-    mask = attention_mask(model, batch)
-    return {"position_ids": batch.positions, "attention_mask": mask, **kernel_options(model)}
+def _own_log_probs(model: PreTrainedModel, batch: PairBatch) -> Tensor:
+    """(r,) the same from the model's own logits, one sequence at a time."""
+    if not isinstance(batch, SingleBatch):
+        raise CannotPack("its logits are not a plain function of its last hidden states")
+    logs = []
+    for row, length, prompt in zip(batch.tokens, batch.lengths, batch.prompts, strict=True):
+        forget_length(model)
+        logits = model(input_ids=row[None, :length], use_cache=False).logits[0, prompt - 1 : length - 1]
+        wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
+        for start in range(prompt, length, CHUNK):
+            part = logits[start - prompt : start - prompt + CHUNK].to(wide)
+            logs.append(-cross_entropy(part, row[start : start + len(part)], reduction="none"))
+    forget_length(model)
+    return torch.cat(logs)
 
 
 def kernel_options(model: PreTrainedModel) -> dict[str, Any]:
@@ -118,63 +134,12 @@ def kernel_options(model: PreTrainedModel) -> dict[str, Any]:
     return {"kernel_options": HOPPER_BLOCKS}
 
 
-def compile_layers(model: PreTrainedModel) -> None:
-    """Compiles each decoder layer; all layers share the code compiled for a shape."""
+def compile_layers(scorer: PairScorer) -> None:
+    """Compiles each decoder layer; all layers share the code compiled for a shape. Only packed batches have few
+    shapes."""
+    if scorer.packing.layout != "packed":
+        return
     # a few shapes, each with and without gradient, and a first layer whose input needs no gradient
     torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
-    for layer in body(model).layers:  # type: ignore[union-attr]
+    for layer in decoder_layers(scorer.model):
         layer.compile(fullgraph=True, dynamic=False, options=SAME_ROUNDING)
-
-
-def attention_mask(model: PreTrainedModel, batch: PackedBatch) -> Any:
-    """The layout's mask in the form the model's attention expects; one per kind of layer."""
-    config = model.config.get_text_config()
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if kinds - PACKABLE_LAYERS:
-        raise ValueError(f"layers of kind {sorted(kinds - PACKABLE_LAYERS)} cannot be packed")
-    windows = {"full_attention": None, "sliding_attention": getattr(config, "sliding_window", None)}
-    flex = config._attn_implementation == "flex_attention"
-    masks = {
-        kind: block_mask(batch, windows[kind]) if flex else dense_mask(model, batch, windows[kind]) for kind in kinds
-    }
-    return masks if len(masks) > 1 else next(iter(masks.values()))
-
-
-def dense_mask(model: PreTrainedModel, batch: PackedBatch, window: int | None) -> Tensor:
-    """Boolean for SDPA, additive for eager attention."""
-    mask = batch.dense_mask(window)
-    if model.config.get_text_config()._attn_implementation == "sdpa":
-        return mask
-    return torch.zeros(mask.shape, dtype=model.dtype, device=mask.device).masked_fill(
-        ~mask, torch.finfo(model.dtype).min
-    )
-
-
-def block_mask(batch: PackedBatch, window: int | None) -> Any:
-    """FlexAttention's block mask: blocks between pairs that do not see each other are never computed.
-
-    It is counted from the layout's runs in a fraction of a millisecond. PyTorch's `create_block_mask` checks every
-    pair of tokens, which for 16,384 tokens takes gigabytes or, when compiled, minutes of compilation.
-    """
-    from torch.nn.attention.flex_attention import BlockMask  # noqa: PLC0415 - slow to import
-
-    runs = batch.runs_within(window)
-
-    def allowed(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return runs.see(query, key)
-
-    seen = runs.seen_in_blocks()
-    whole = seen == BLOCK * BLOCK
-    return BlockMask.from_kv_blocks(
-        *_by_row((seen > 0) & ~whole),
-        *_by_row(whole),
-        BLOCK_SIZE=BLOCK,
-        mask_mod=allowed,
-        seq_lengths=(len(runs.own), len(runs.own)),
-    )
-
-
-def _by_row(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """(1, 1, rows) how many blocks are set in each row, and (1, 1, rows, columns) their indices, set ones first."""
-    which = blocks.int().argsort(dim=1, descending=True, stable=True).int()
-    return blocks.sum(dim=1, dtype=torch.int32)[None, None], which[None, None]

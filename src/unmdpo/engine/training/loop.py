@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from unmdpo.engine.cost import forward_flops, matrix_rate, training_passes
-from unmdpo.engine.pairs.scorer import score
+from unmdpo.engine.pairs.score import score
 from unmdpo.engine.training.checkpoint import checkpoints, load_checkpoint, save_checkpoint
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.metrics import JsonLines, Sink, batch_metrics

@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from unmdpo.engine.pairs.packing import PairBatch
+from unmdpo.engine.pairs.proof import prove_once
 from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.engine.ranks import Ranks
 from unmdpo.engine.settings import ComputeSettings, ObjectiveChoice, TrainingSettings, updates_per_epoch
@@ -67,6 +68,7 @@ class Trainer:
             raise UserError(f"objective '{self.rule.name}' needs reference log-probabilities")
         if self.rule.scale and self.data.scale is None and self.scale is None:
             raise UserError(f"objective '{self.rule.name}' needs a scale")
+        prove_once(self.scorer, self.data.pairs)
         self.masters = MasterWeights(self.model)
         s = self.settings
         self.optimizer = make_optimizer(
@@ -124,7 +126,7 @@ class Trainer:
     def _lay_out(self, update: int) -> GlobalBatch:
         pairs = self.data.pairs
         slots = self.data.valid(batch_of(update, len(self.data), self.settings.batch, self.seed))
-        groups = self.scorer.packing.groups(pairs.lengths[slots], self.budget)
+        groups = self.scorer.packing.groups(pairs.lengths[slots], self.budget, self.ranks.world)
         work = [
             Microbatch(members, self.scorer.prepare(pairs.select(slots[i] for i in members), self.budget), counts)
             for members, counts in self.ranks.turns(groups)

@@ -19,7 +19,7 @@ def make_here(run: Run, stage: Stage[Any], report: Callable[[str], None]) -> Art
     inputs = run.inputs_of(stage)
 
     def work(folder: Path) -> Mapping[str, Any]:
-        return Job(stage, folder, inputs, run.recipe.compute, report).do()
+        return Job(stage, folder, inputs, run.recipe.compute, report, run.store.proofs).do()
 
     return run.store.make(stage.place, manifest_head(run, stage, inputs), work)
 

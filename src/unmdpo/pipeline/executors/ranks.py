@@ -69,14 +69,15 @@ def take_part(run: Run, stage: Stage[Any]) -> None:
 
     def work(folder: Path) -> Mapping[str, Any]:
         called.append(ranks.agree(True, device))
-        return Job(stage, folder, inputs, run.recipe.compute, _silent).do()
+        return Job(stage, folder, inputs, run.recipe.compute, _silent, run.store.proofs).do()
 
     if ranks.first:
         run.store.make(stage.place, manifest_head(run, stage, inputs), work)
         if not called:
             ranks.agree(False, device)  # another process made it: the others can stop
     elif ranks.agree(True, device):
-        Job(stage, run.store.work_folder(stage.place), inputs, run.recipe.compute, _silent).do()
+        folder = run.store.work_folder(stage.place)
+        Job(stage, folder, inputs, run.recipe.compute, _silent, run.store.proofs).do()
 
 
 def _silent(text: str) -> None:

@@ -22,6 +22,7 @@ from unmdpo.engine.training.metrics import Progress
 from unmdpo.engine.training.trainer import Trainer
 from unmdpo.errors import UserError
 from unmdpo.objectives import beta_ln_from_lengths
+from unmdpo.pipeline.proofs import prove_in
 from unmdpo.pipeline.stage import Job, Notes
 from unmdpo.scale import ScaleBesidePolicy
 
@@ -57,13 +58,17 @@ def train_in(
     if settings.adapter is not None:
         adapted = add_lora(loaded, settings.adapter, seed=settings.random_seed)
     scorer = PairScorer(loaded)
+    proof = prove_in(job, scorer)
     _spare_memory(scorer, job.compute)
     passes = training_passes(loaded, adaptive=objective.objective.adaptive)
     flops = passes * forward_flops(loaded, data.pairs.valid_lengths)
     trainer = Trainer(ready(scorer), data, objective, settings, job.compute, scale)
     train(trainer, job.folder, sinks=[Progress(trainer.updates, job.report)])
     share = trainer.num_tokens / max(1, data.pairs.valid_tokens)
-    notes, checkpoints = {"tokens": trainer.num_tokens, "flops": flops * share}, job.folder / "checkpoints"
+    notes, checkpoints = (
+        {"tokens": trainer.num_tokens, "flops": flops * share, "proof": proof},
+        job.folder / "checkpoints",
+    )
     if adapted is None:
         return Trained(trainer, loaded, scorer, notes, checkpoints)
     merged = merge(adapted)
@@ -80,7 +85,7 @@ def load_to_train(source: ModelSource) -> PreTrainedModel:
 def ready(scorer: PairScorer) -> PairScorer:
     """Compiles the scorer on a GPU, and shards it over several ranks."""
     if scorer.device.type == "cuda":
-        compile_layers(scorer.model)
+        compile_layers(scorer)
     if Ranks.current().world > 1:
         shard(scorer, compute=compute_dtype(scorer.device))
     return scorer

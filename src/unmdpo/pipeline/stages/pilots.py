@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from unmdpo.engine.pairs.encode import EncodedPairs
-from unmdpo.engine.pairs.scorer import score
+from unmdpo.engine.pairs.score import score
 from unmdpo.engine.ranks import Ranks
 from unmdpo.engine.settings import ObjectiveChoice, TrainingSettings
 from unmdpo.engine.training.data import TrainingData

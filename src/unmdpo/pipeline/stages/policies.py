@@ -11,7 +11,7 @@ from unmdpo.catalog.estimators import ESTIMATORS
 from unmdpo.data import Comparison
 from unmdpo.engine.folder import Provenance, export_model
 from unmdpo.engine.models import load_tokenizer
-from unmdpo.engine.pairs.scorer import score
+from unmdpo.engine.pairs.score import score
 from unmdpo.engine.settings import ObjectiveChoice, TrainingSettings
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.trainer import Trainer

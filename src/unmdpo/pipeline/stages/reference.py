@@ -5,13 +5,15 @@ import torch
 from unmdpo.engine.inference.embed import embed_prompts
 from unmdpo.engine.models import load_model
 from unmdpo.engine.pairs.encode import Encoder
-from unmdpo.engine.pairs.scorer import PairScorer, score
+from unmdpo.engine.pairs.score import score
+from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.engine.ranks import Ranks, local_device
 from unmdpo.engine.settings import ModelSource
 from unmdpo.files import replacing
 from unmdpo.pipeline.artifacts import COMPARISONS, EMBEDDINGS, PAIRS, PROMPTS, REFERENCE
 from unmdpo.pipeline.costs import MEAN_PROMPT, Cost, Estimates
 from unmdpo.pipeline.graph import Graph
+from unmdpo.pipeline.proofs import prove_in
 from unmdpo.pipeline.stage import Job, Kind, Notes, PinnedModel, Stage
 from unmdpo.pipeline.stages.convert import converted_model
 from unmdpo.pipeline.stages.data import comparisons, encoded
@@ -49,12 +51,13 @@ def pilot_model(graph: Graph) -> tuple[ModelSource, str]:
 def score_reference(job: Job[ModelSettings]) -> Notes:
     """Computes (n, 2) log-probabilities under the frozen initial model, once for all pilots and policies."""
     pairs = job.load(PAIRS, "encoded")
-    scorer = ready(PairScorer(load_to_train(job.source(job.settings.model))))
-    logps = score(scorer, pairs, job.compute.token_budget)
+    scorer = PairScorer(load_to_train(job.source(job.settings.model)))
+    proof = prove_in(job, scorer)
+    logps = score(ready(scorer), pairs, job.compute.token_budget)
     check_finite_logps(logps, pairs, "the initial model")
     if Ranks.current().first:
         job.save(REFERENCE, logps)
-    return {"tokens": pairs.valid_tokens}
+    return {"tokens": pairs.valid_tokens, "proof": proof}
 
 
 def embed(job: Job[ModelSettings]) -> Notes:

@@ -1,0 +1,200 @@
+"""Before a model is used, proof that our fast ways of scoring give its own log-probabilities.
+
+A handful of the user's own pairs is scored the plain way (one sequence at a time, the model's own logits) and in each
+layout from the fastest on. The first that agrees is used. Nothing is assumed about families of models, so one that
+does not exist yet is scored right or refused.
+
+In bfloat16, rounding would hide a small mistake. Where there is room for float32 weights, each layout must agree in
+that precision first, and then again as it will be used.
+"""
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from unmdpo.engine.pairs.encode import EncodedPair, EncodedPairs
+from unmdpo.engine.pairs.layout import Layout
+from unmdpo.engine.pairs.scorer import PairScorer
+from unmdpo.engine.ranks import Ranks
+from unmdpo.errors import UnmdpoWarning, UserError
+
+# Rounding adds up like a random walk: nats per response, divided by the root of its tokens.
+BOUNDS = {torch.float64: 1e-5, torch.float32: 2e-4, torch.float16: 0.03, torch.bfloat16: 0.15}
+FLEX_FLOAT32 = 0.02  # FlexAttention multiplies float32 as TF32
+DENSE = 4096  # tokens; longer pairs would need too large a mask in the sharp comparison
+COSTS: dict[Layout, str] = {
+    "packed": "",
+    "padded": "pairs are padded instead, and prompts computed twice, which is slower",
+    "single": "each sequence goes through the model alone, which is several times slower",
+}
+
+
+@dataclass(frozen=True)
+class Proof:
+    layout: Layout
+    difference: float  # the largest, in nats per response
+    pairs: int
+    passed_over: dict[str, str] = field(default_factory=dict)  # faster layouts, and why not
+
+
+def prove(scorer: PairScorer, pairs: EncodedPairs) -> Proof:
+    """Finds the fastest layout that agrees with the plain way, and has the scorer use it."""
+    places = _handful(pairs)
+    chosen, passed_over = pairs.select(places), dict[str, str]()
+    if not chosen:
+        return Proof(scorer.packing.layout, 0.0, 0)
+    plain = _plain(scorer, chosen)
+    _check_finite(scorer, plain, places)
+    candidates: Sequence[Layout] = get_args(Layout)
+    with _in_float32(scorer.model) as sharp:
+        if sharp:
+            candidates = _agreeing_sharply(scorer, chosen, passed_over)
+    for layout in candidates:
+        difference = _difference(scorer, chosen, plain, layout, passed_over)
+        if difference is not None:
+            proof = Proof(layout, difference, len(chosen), passed_over)
+            scorer.proven = True
+            _tell(scorer, proof)
+            return proof
+    raise UserError(
+        f"{type(scorer.model).__name__} does not give the same log-probabilities twice, so nothing can be learned "
+        f"from them ({passed_over['single']})"
+    )
+
+
+def prove_once(scorer: PairScorer, pairs: EncodedPairs) -> None:
+    """Nothing is scored or trained without proof."""
+    if not scorer.proven:
+        prove(scorer, pairs)
+
+
+def _agreeing_sharply(
+    scorer: PairScorer, pairs: Sequence[EncodedPair], passed_over: dict[str, str]
+) -> Sequence[Layout]:
+    """The layouts that agree in float32 with the model's usual attention."""
+    short = [pair for pair in pairs if pair.tokens <= DENSE] or [min(pairs, key=lambda pair: pair.tokens)]
+    plain = _plain(scorer, short)
+    return [
+        layout
+        for layout in get_args(Layout)
+        if layout == "single" or _difference(scorer, short, plain, layout, passed_over, usual=True) is not None
+    ]
+
+
+def _difference(
+    scorer: PairScorer,
+    pairs: Sequence[EncodedPair],
+    plain: Tensor,
+    layout: Layout,
+    passed_over: dict[str, str],
+    *,
+    usual: bool = False,
+) -> float | None:
+    """The largest difference, if all are within the bound; None, and why, if not."""
+    try:
+        scorer.use(layout, usual_attention=usual)
+        differences = (_scores(scorer, pairs) - plain).abs()
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # a model's code may fail in any way on inputs that it was not made for
+        passed_over[layout] = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return None
+    largest = float(differences.max())
+    if bool((differences <= _bound(scorer, pairs)).all()):
+        return largest
+    passed_over[layout] = f"log-probabilities differ by {largest:.3g} nats from the model's own"
+    return None
+
+
+def _tell(scorer: PairScorer, proof: Proof) -> None:
+    if proof.passed_over:
+        why, name = proof.passed_over["packed"], type(scorer.model).__name__
+        warnings.warn(f"{name} is not packed ({why}): {COSTS[proof.layout]}", UnmdpoWarning, stacklevel=3)
+
+
+def _handful(pairs: EncodedPairs) -> list[int]:
+    """The two shortest valid pairs, two of middling length, and the one with the longest sequence."""
+    valid = pairs.valid.nonzero()[0]
+    if not len(valid):
+        return []
+    lengths = pairs.lengths[valid]
+    order, middle = np.argsort(lengths.sum(axis=1), kind="stable"), len(valid) // 2
+    longest = np.argmax(lengths[:, 0] + lengths[:, 1:].max(axis=1))
+    return [int(valid[place]) for place in dict.fromkeys([*order[:2], *order[middle : middle + 2], longest])]
+
+
+def _plain(scorer: PairScorer, pairs: Sequence[EncodedPair]) -> Tensor:
+    scorer.use("single")
+    return _scores(scorer, pairs)
+
+
+def _check_finite(scorer: PairScorer, plain: Tensor, places: Sequence[int]) -> None:
+    bad = [place for place, fine in zip(places, plain.isfinite().all(dim=1).tolist(), strict=True) if not fine]
+    if bad:
+        raise UserError(
+            f"the log-probabilities that {type(scorer.model).__name__} gives are not finite, for example of "
+            f"comparisons {bad} (counted from 0); check the model's weights"
+        )
+
+
+@torch.no_grad()
+def _scores(scorer: PairScorer, pairs: Sequence[EncodedPair]) -> Tensor:
+    """(n, 2). All pairs in one batch, or, where one does not fit beside the others, in its own."""
+    was_training, budget = scorer.training, scorer.default_budget
+    scorer.train(False)
+    try:
+        lengths = np.array([[len(p.prompt), len(p.chosen), len(p.rejected)] for p in pairs], dtype=np.int32)
+        groups, scores = scorer.packing.groups(lengths, budget), torch.empty(len(pairs), 2, dtype=torch.float64)
+        for members in groups.all:
+            batch = scorer.prepare([pairs[i] for i in members], budget)
+            scores[members] = scorer(batch.to(scorer.device)).double().cpu()
+    finally:
+        scorer.settle()
+        scorer.train(was_training)
+    return scores
+
+
+def _bound(scorer: PairScorer, pairs: Sequence[EncodedPair]) -> Tensor:
+    """(n, 2) how far apart two right ways of computing may be."""
+    bound = BOUNDS.get(_dtype(scorer.model), BOUNDS[torch.bfloat16])
+    if scorer.attention == "flex_attention":
+        bound = max(bound, FLEX_FLOAT32)
+    tokens = torch.tensor([[len(p.chosen), len(p.rejected)] for p in pairs])
+    return bound * tokens.sqrt()
+
+
+def _dtype(model: PreTrainedModel) -> torch.dtype:
+    """The least precise dtype of the weights."""
+    kinds = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    return max(kinds, key=lambda kind: torch.finfo(kind).eps, default=torch.float32)
+
+
+@contextlib.contextmanager
+def _in_float32(model: PreTrainedModel) -> Iterator[bool]:
+    """Weights in float32 for a moment, if they are less precise, whole, and there is room for a second copy."""
+    low = {
+        name: parameter.data
+        for name, parameter in model.named_parameters()
+        if parameter.dtype in (torch.bfloat16, torch.float16)
+    }
+    needed = sum(4 * weight.numel() for weight in low.values())
+    fits = model.device.type != "cuda" or 1.5 * needed < torch.cuda.mem_get_info(model.device)[0]
+    quantized = any(not parameter.is_floating_point() for parameter in model.parameters())
+    if not low or not fits or quantized or Ranks.current().world > 1:
+        yield False
+        return
+    parameters = dict(model.named_parameters())
+    try:
+        for name, weight in low.items():
+            parameters[name].data = weight.float()
+        yield True
+    finally:
+        for name, weight in low.items():
+            parameters[name].data = weight

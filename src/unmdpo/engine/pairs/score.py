@@ -1,0 +1,32 @@
+"""Scores a whole set of pairs, over all ranks."""
+
+import torch
+from torch import Tensor
+
+from unmdpo.engine.pairs.encode import EncodedPairs
+from unmdpo.engine.pairs.proof import prove_once
+from unmdpo.engine.pairs.scorer import PairScorer
+from unmdpo.engine.ranks import Ranks
+
+
+@torch.no_grad()
+def score(scorer: PairScorer, pairs: EncodedPairs, token_budget: int | None = None) -> Tensor:
+    """(n, 2) log-probabilities of chosen and rejected for every pair, NaN where invalid."""
+    prove_once(scorer, pairs)
+    ranks, was_training = Ranks.current(), scorer.training
+    budget = token_budget or scorer.default_budget
+    slots = pairs.valid.nonzero()[0]
+    log_probs = torch.zeros(len(slots), 2, device=scorer.device)
+    scorer.train(False)
+    try:
+        for members, counts in ranks.turns(scorer.packing.groups(pairs.lengths[slots], budget, ranks.world)):
+            batch = scorer.prepare(pairs.select(slots[members].tolist()), budget)
+            logs = scorer(batch.to(scorer.device)).float()
+            if counts:
+                log_probs[torch.tensor(members).to(scorer.device, non_blocking=True)] = logs
+    finally:
+        scorer.settle()
+        scorer.train(was_training)
+    scores = torch.full((len(pairs), 2), torch.nan)
+    scores[torch.from_numpy(slots)] = ranks.total(log_probs).cpu()
+    return scores

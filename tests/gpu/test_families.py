@@ -1,0 +1,41 @@
+"""On a GPU, families with different heads, windows and layers are proven through FlexAttention or go another way."""
+
+import pytest
+import torch
+
+from tests.worlds.families import build
+from tests.worlds.models import pair
+from unmdpo.engine.pairs.encode import EncodedPairs
+from unmdpo.engine.pairs.proof import prove
+from unmdpo.engine.pairs.score import score
+from unmdpo.engine.pairs.scorer import PairScorer
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # compilers warn about themselves
+PAIRS = EncodedPairs.of([pair(50, 70, 40, 1), pair(1, 1, 90, 2), pair(120, 30, 200, 3), pair(30, 80, 80, 4)])
+LARGER = {"hidden_size": 64, "head_dim": 16}  # FlexAttention's smallest heads
+EXPECTED = {
+    "llama": "packed",
+    "llama4_text": "packed",
+    "qwen3_moe": "packed",
+    "mistral": "packed",
+    "gemma2": "packed",
+    "gemma3_text": "packed",
+    "phi3": "packed",
+    "granite, scaled": "packed",
+    "cohere2": "packed",
+    "gpt_oss": "packed",
+    "qwen3_next": "padded",
+    "gpt_neo": "padded",
+    "bert": "single",
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_families(name):
+    scorer = PairScorer(build(name, attention=None, **LARGER).to("cuda", torch.bfloat16))
+    proof = prove(scorer, PAIRS)
+    assert proof.layout == EXPECTED[name], proof
+    slow = PairScorer(build(name, attention="eager", **LARGER).to("cuda", torch.float32))
+    slow.use("single")
+    slow.proven = True
+    assert torch.allclose(score(scorer, PAIRS), score(slow, PAIRS), atol=4.0, rtol=0.01), proof
