@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from tests.worlds.engine import SETTINGS, encoded, same, trainer, weights, world
 from tests.worlds.models import PAIRS, TEMPLATE, one_by_one, tiny, word_tokenizer
 from unmdpo.data.comparison import Comparison
 from unmdpo.data.identity import Message
-from unmdpo.engine.adapters import add_lora, merge, save_adapter
+from unmdpo.engine.adapters import add_lora, merged, save_adapter
 from unmdpo.engine.cost import (
     available,
     checkpoint_activations,
@@ -32,7 +33,7 @@ from unmdpo.engine.cost import (
     training_passes,
 )
 from unmdpo.engine.folder import Provenance, export_model
-from unmdpo.engine.models import load_model, load_tokenizer
+from unmdpo.engine.models import load_in_four_bits, load_model, load_tokenizer
 from unmdpo.engine.pairs.encode import Encoder
 from unmdpo.engine.pairs.layout import Groups, Packing
 from unmdpo.engine.pairs.padding import PaddedBatch, alike
@@ -165,10 +166,13 @@ def test_lora_trains_the_adapter_and_nothing_else(tmp_path):
         kept = name.replace("_proj.weight", "_proj.base_layer.weight")
         assert torch.equal(parameter, dict(base.named_parameters())[kept])
     save_checkpoint(one, tmp_path / "checkpoints")
-    save_adapter(adapted, tmp_path / "adapter")
+    save_adapter(adapted, tmp_path / "adapter", one.masters.named)
     assert (tmp_path / "adapter" / "adapter_model.safetensors").stat().st_size < 100_000
-    merged = merge(adapted)
-    assert torch.allclose(score(PairScorer(merged), data.pairs, 64).nan_to_num(), trained.nan_to_num(), atol=1e-4)
+    weights, rounding = merged(adapted, one.masters.named)
+    plain = copy.deepcopy(model)
+    plain.load_state_dict(weights)
+    assert rounding < 1e-4  # float32 keeps what the adapter learned
+    assert torch.allclose(score(PairScorer(plain), data.pairs, 64).nan_to_num(), trained.nan_to_num(), atol=1e-4)
     from peft import PeftModel
 
     again = PeftModel.from_pretrained(copy.deepcopy(model), str(tmp_path / "adapter")).get_base_model()
@@ -179,6 +183,50 @@ def test_lora_trains_the_adapter_and_nothing_else(tmp_path):
     )
     load_checkpoint(resumed, checkpoints(tmp_path / "checkpoints")[-1])
     assert torch.equal(score(resumed.scorer, data.pairs, 64).nan_to_num(), trained.nan_to_num())
+
+
+def test_merging_says_what_rounding_cost():
+    """A small change beside bfloat16 weights is mostly lost in them; the masters still have it."""
+    model, data = world()
+    adapted = add_lora(copy.deepcopy(model), AdapterSettings(rank=4), seed=1)
+    settings = SETTINGS.model_copy(update={"updates": 2, "learning_rate": 1e-5})
+    one = Trainer(PairScorer(adapted.get_base_model()), data, ObjectiveChoice(name="dpo"), settings)
+    list(one.run())
+    masters = {name: value.detach().clone() for name, value in one.masters.named.items()}
+    adapted.to(torch.bfloat16)  # as on a GPU
+    weights, rounding = merged(adapted, masters)
+    assert rounding > 0.5
+    assert all(weight.dtype == torch.bfloat16 for weight in weights.values())
+    assert weights.keys() == model.state_dict().keys()
+
+
+def test_adapters_beside_embeddings_and_misspelled_targets_are_refused():
+    with pytest.raises(UserError, match=r"leave them out of adapter\.targets"), pytest.warns(UserWarning, match="tie"):
+        add_lora(copy.deepcopy(world()[0]), AdapterSettings(targets=["q_proj", "embed_tokens"]))
+    with pytest.raises(UserError, match=r"does not fit the model: [\s\S]*check adapter\.targets"):
+        add_lora(copy.deepcopy(world()[0]), AdapterSettings(targets=["nothing"]))
+
+
+@pytest.mark.filterwarnings("ignore")  # bitsandbytes speaks of its kernels
+def test_a_base_in_four_bits_is_proven_and_trained(tokenizer, tmp_path):
+    pytest.importorskip("bitsandbytes")
+    model, data = world()
+    model.save_pretrained(tmp_path / "base")
+    frozen = load_in_four_bits(ModelSource(path=str(tmp_path / "base")), device=CPU)
+    adapted = add_lora(frozen, AdapterSettings(rank=4), seed=1)
+    scorer = PairScorer(adapted.get_base_model())
+    assert prove(scorer, data.pairs).layout == "packed"
+    known = replace(data, reference=score(scorer, data.pairs, 64))
+    one = Trainer(scorer, known, ObjectiveChoice(name="dpo"), SETTINGS.model_copy(update={"updates": 20}))
+    assert all("lora" in name for name in one.masters.named)
+    lines = list(one.run())
+    assert lines[0]["loss"] == pytest.approx(0.6931, abs=1e-3)
+    assert lines[-1]["loss"] < 0.6
+    weights, _ = merged(adapted, one.masters.named)
+    plain = copy.deepcopy(model)
+    plain.load_state_dict(weights)
+    found, expected = score(PairScorer(plain), data.pairs, 64), score(scorer, data.pairs, 64)
+    assert torch.allclose(found.nan_to_num(), expected.nan_to_num(), atol=0.05)
 
 
 def test_dropout_is_repeated_exactly(tmp_path):

@@ -64,6 +64,7 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "qwen2, sliding": ("qwen2", {"use_sliding_window": True, "max_window_layers": 2}),
     "granite, scaled": ("granite", {"logits_scaling": 7.0, "embedding_multiplier": 3.0, "residual_multiplier": 0.5}),
     "cohere, scaled": ("cohere", {"logit_scale": 0.3}),
+    "llama4_text, wide chunks": ("llama4_text", {"attention_chunk_size": 512}),
     "llama, tied": ("llama", {"tie_word_embeddings": True}),
 }  # fmt: skip
 

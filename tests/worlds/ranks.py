@@ -14,26 +14,26 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 
 from tests.worlds.engine import SETTINGS, encoded
+from tests.worlds.families import build
 from tests.worlds.models import tiny
 from unmdpo.engine.pairs.score import score
-from unmdpo.engine.pairs.scorer import PairScorer
-from unmdpo.engine.ranks import join, local_device, shard
-from unmdpo.engine.settings import ComputeSettings, ObjectiveChoice
-from unmdpo.engine.training.checkpoint import load_checkpoint, save_checkpoint
+from unmdpo.engine.ranks import Ranks, join, local_device
+from unmdpo.engine.settings import AdapterSettings, ComputeSettings, ModelSource, ObjectiveChoice
+from unmdpo.engine.training.checkpoint import checkpoints, load_checkpoint, save_checkpoint
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.trainer import Trainer
+from unmdpo.pipeline.stages.learning import open_scorer
 
 OBJECTIVES = {"unm-wr": 3, "beta-dpo": 3}  # number of updates
+WAYS = {"plain": {}, "offloaded": {"offload_optimizer": True}, "lora": {}, "experts": {}}
 RESUMED_TO = 6
+MODELS: list[Path] = []  # the folder for models, once `main` knows it
 
 
-def make_trainer(objective):
-    ranks = join(local_device())
-    model = tiny("llama, tied", "sdpa", torch.float32)
-    scorer = PairScorer(model)
+def make_trainer(objective, way="plain"):
+    join(local_device())
     pairs = encoded(invalid=(3, 11, 14))
-    if ranks.world > 1:
-        shard(scorer, compute=torch.float32)
+    scorer, _ = open_scorer(saved(way), AdapterSettings(rank=4) if way == "lora" else None, seed=1)
     rng = torch.Generator().manual_seed(1)
     data = TrainingData(
         pairs=pairs,
@@ -42,7 +42,18 @@ def make_trainer(objective):
         scale=0.5 + 1.5 * torch.rand(20, generator=rng),
     )
     # a budget that gives three microbatches in some updates, so one rank has more to do than the other
-    return Trainer(scorer, data, ObjectiveChoice(name=objective), SETTINGS, ComputeSettings(token_budget=48))
+    compute = ComputeSettings(token_budget=48, **WAYS[way])
+    return Trainer(scorer, data, ObjectiveChoice(name=objective), SETTINGS, compute)
+
+
+def saved(way):
+    """A model in a folder. The mixture of experts has other names in its files than in memory."""
+    folder = MODELS[0] / f"model, {way}"
+    if Ranks.current().first and not folder.exists():
+        model = build("qwen3_moe", "sdpa") if way == "experts" else tiny("llama, tied", "sdpa", torch.float32)
+        model.save_pretrained(folder)
+    Ranks.current().wait()
+    return ModelSource(path=str(folder))
 
 
 def whole(tensors):
@@ -65,8 +76,14 @@ def train_and_write(trainer, updates, folder):
 
 
 def main(folder, checkpoint=None):
+    MODELS[:] = [folder]
     for objective, updates in OBJECTIVES.items():
         train_and_write(make_trainer(objective), updates, folder / objective)
+    for way in [way for way in WAYS if way != "plain"]:
+        train_and_write(make_trainer("unm-wr", way), 3, folder / way)
+    offloaded = make_trainer("unm-wr", "offloaded")
+    load_checkpoint(offloaded, checkpoints(folder / "offloaded")[-1])
+    train_and_write(offloaded, RESUMED_TO, folder / "offloaded, resumed")
     if checkpoint is not None:
         resumed = make_trainer("beta-dpo")
         load_checkpoint(resumed, checkpoint)

@@ -4,21 +4,29 @@ The reference policy is the base model, and a new adapter changes nothing, so th
 too.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from unmdpo.engine.settings import AdapterSettings
 from unmdpo.errors import UserError
 
 if TYPE_CHECKING:
-    from peft import PeftModel
+    from peft import PeftModel as PeftModel
+
+ADAPTER = "default"  # PEFT's name for the only adapter
+BASE = ".base_layer."  # in the names of weights that have an adapter beside them
 
 
-def add_lora(model: PreTrainedModel, settings: AdapterSettings, seed: int = 42) -> "PeftModel":
-    """Adds adapters to `model` and freezes everything else. Train `result.get_base_model()`."""
+def add_lora(
+    model: PreTrainedModel, settings: AdapterSettings, seed: int = 42, base: str | None = None
+) -> "PeftModel":
+    """Adds adapters to `model` and freezes everything else. Train `result.get_base_model()`. `base` is where the
+    saved adapter will say its base model is."""
     try:
         from peft import LoraConfig, get_peft_model  # noqa: PLC0415 - an extra
     except ImportError as error:
@@ -29,19 +37,86 @@ def add_lora(model: PreTrainedModel, settings: AdapterSettings, seed: int = 42) 
         lora_dropout=settings.dropout,
         target_modules=settings.targets,
         task_type="CAUSAL_LM",
+        base_model_name_or_path=base,
     )
     with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        # adapters use the model's precision; the trainer keeps their float32 masters
-        return get_peft_model(model, config, autocast_adapter_dtype=False)
+        try:
+            # adapters use the model's precision; the trainer keeps their float32 masters
+            adapted: PeftModel = get_peft_model(model, config, autocast_adapter_dtype=False)
+        except ValueError as error:
+            raise UserError(f"the adapter does not fit the model: {error}; check adapter.targets") from error
+    _start(model, seed)
+    if any(len(getattr(module, "lora_embedding_A", ())) for module in model.modules()):
+        raise UserError("adapters beside embeddings or the head are not supported: leave them out of adapter.targets")
+    if base is not None:
+        adapted.peft_config[ADAPTER].base_model_name_or_path = base
+    return adapted
 
 
-def save_adapter(adapted: "PeftModel", folder: Path) -> None:
-    """Saves only the adapter, in PEFT's format."""
-    adapted.save_pretrained(str(folder))
+def _start(model: PreTrainedModel, seed: int) -> None:
+    """PEFT's usual start, from our own seed: A is random, B is zero. It also gives memory to the adapters of a model
+    that has no weights yet."""
+    rng = torch.Generator().manual_seed(seed)
+    for module in model.modules():
+        for name, factor in (("lora_A", 1.0), ("lora_B", 0.0)):
+            layer: Any = getattr(module, name, {})
+            if ADAPTER in layer:
+                weight = layer[ADAPTER].weight
+                drawn = (2 * torch.rand(weight.shape, generator=rng) - 1) * factor / weight.shape[1] ** 0.5
+                device = "cpu" if weight.is_meta else weight.device
+                layer[ADAPTER].weight = nn.Parameter(drawn.to(device, weight.dtype))
 
 
-def merge(adapted: "PeftModel") -> PreTrainedModel:
-    """Merges the adapter into the base weights, which gives a plain model again."""
-    merged: PreTrainedModel = adapted.merge_and_unload()
-    return merged
+def save_adapter(adapted: "PeftModel", folder: Path, masters: Mapping[str, Tensor] | None = None) -> None:
+    """Saves only the adapter, in PEFT's format; with the float32 `masters` of its weights, if given."""
+    weights = None
+    if masters is not None:
+        weights = {f"base_model.model.{name}": whole(value) for name, value in masters.items()}
+    adapted.save_pretrained(str(folder), state_dict=weights)
+
+
+@torch.no_grad()
+def merged(adapted: "PeftModel", masters: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], float]:
+    """The base model's weights with the adapter added, and what rounding them cost: the size of the rounding errors,
+    relative to the adapter's change. From the float32 `masters`, in float32, and rounded once."""
+    model = adapted.get_base_model()
+    kept = {name for name, _ in [*model.named_parameters(remove_duplicate=False), *model.named_buffers()]}
+    weights = {name: value for name, value in model.state_dict().items() if name in kept and ".lora_" not in name}
+    change = error = 0.0
+    for place, module in model.named_modules():
+        if not hasattr(module, "get_delta_weight"):
+            continue
+        delta = _delta(module, place, masters)
+        name = f"{place}{BASE}weight"
+        exact = _dequantized(module.base_layer, weights[name]) + delta
+        kind: torch.dtype = weights[name].dtype if weights[name].is_floating_point() else model.dtype  # type: ignore[assignment]
+        weights[name] = exact.to(kind)
+        change += float(delta.square().sum())
+        error += float((weights[name].float() - exact).square().sum())
+    rounding = (error / change) ** 0.5 if change else 0.0
+    return {name.replace(BASE, "."): value for name, value in weights.items()}, rounding
+
+
+def _delta(module: Any, place: str, masters: Mapping[str, Tensor]) -> Tensor:
+    """(out, in) float32: scaling · B·A, transposed where the base layer's weights are."""
+    a, b = (
+        whole(masters[f"{place}.{name}.{ADAPTER}.weight"]).float().to(module.get_base_layer().weight.device)
+        for name in ("lora_A", "lora_B")
+    )
+    product: Tensor = module.scaling[ADAPTER] * (b @ a)
+    return product.T if getattr(module, "fan_in_fan_out", False) else product
+
+
+def _dequantized(layer: Any, weight: Tensor) -> Tensor:
+    """float32 weights, also of a layer that keeps them in four bits."""
+    if weight.is_floating_point():
+        return whole(weight).float()
+    from bitsandbytes.functional import dequantize_4bit  # noqa: PLC0415 - an extra
+
+    plain: Tensor = dequantize_4bit(layer.weight.data, layer.weight.quant_state)
+    return plain.float()
+
+
+def whole(weight: Tensor) -> Tensor:
+    """The full tensor, also of one that is sharded over ranks. All ranks must call this."""
+    return weight.full_tensor() if hasattr(weight, "full_tensor") else weight

@@ -2,16 +2,22 @@
 
 import json
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from unmdpo.engine.adapters import save_adapter, whole
+from unmdpo.engine.models import compute_dtype
 from unmdpo.engine.ranks import Ranks
 from unmdpo.errors import UserError
 from unmdpo.files import replacing, sha256
+
+if TYPE_CHECKING:
+    from unmdpo.engine.adapters import PeftModel
 
 CARD = "README.md"
 CHECKSUMS = "checksums.json"
@@ -25,20 +31,46 @@ class Provenance:
     base_model: str
     objective: str
     recipe: str  # YAML
+    library: str = "transformers"
     data: dict[str, Any] = field(default_factory=dict)
     scale: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
 
 
 def export_model(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, provenance: Provenance
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    provenance: Provenance,
+    weights: Mapping[str, torch.Tensor] | None = None,
 ) -> None:
-    """Writes the folder atomically: it appears complete or not at all. All ranks must call this."""
-    ranks, weights = Ranks.current(), gathered(model)
+    """Writes the model, or other `weights` for it. All ranks must call this."""
+    found = gathered(model.state_dict() if weights is None else weights, model)
+    _export(folder, tokenizer, provenance, lambda aside: model.save_pretrained(aside, state_dict=found))
+
+
+def export_adapter(
+    adapted: "PeftModel",
+    masters: Mapping[str, torch.Tensor],
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    provenance: Provenance,
+) -> None:
+    """Writes only the adapter, for `PeftModel.from_pretrained` or `AutoModelForCausalLM`. All ranks must call this."""
+    found = {name: whole(value.detach()).cpu() for name, value in masters.items()}
+    _export(folder, tokenizer, provenance, lambda aside: save_adapter(adapted, aside, found))
+
+
+def _export(
+    folder: Path, tokenizer: PreTrainedTokenizerBase, provenance: Provenance, save: Callable[[Path], None]
+) -> None:
+    """Writes the folder atomically: it appears complete or not at all."""
+    ranks = Ranks.current()
     if ranks.first:
         try:
             with replacing(folder) as aside:
-                model.save_pretrained(aside, state_dict=weights)
+                aside.mkdir(exist_ok=True)
+                save(aside)
                 tokenizer.save_pretrained(aside)
                 sums = {path.name: sha256(path) for path in sorted(aside.iterdir())}
                 (aside / CHECKSUMS).write_text(json.dumps(sums, indent=2) + "\n", "utf-8")
@@ -49,19 +81,22 @@ def export_model(
     ranks.wait()
 
 
-def gathered(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """Every full weight, on the CPU. Only the first rank gets them; the others get an empty dict."""
-    first, weights = Ranks.current().first, {}
-    for name, value in model.state_dict().items():
-        whole = value.full_tensor() if hasattr(value, "full_tensor") else value
-        if first:
-            weights[name] = whole.detach().cpu()
-    return weights
+def gathered(weights: Mapping[str, torch.Tensor], model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """Every full weight, on the CPU, in the precision that the model is used in: float32 shards are masters. Only the
+    first rank gets them; the others get an empty dict."""
+    ranks, found = Ranks.current(), dict[str, torch.Tensor]()
+    dtype, tied = compute_dtype(model.device), getattr(model, "all_tied_weights_keys", {})
+    for name, value in weights.items():
+        full = whole(value.detach())
+        if ranks.first and not (name in tied and tied[name] in weights):  # a tied weight is written once
+            rounded = full.to(dtype) if ranks.world > 1 and full.dtype == torch.float32 else full
+            found[name] = rounded.cpu()
+    return found
 
 
 def model_card(provenance: Provenance, checksums: dict[str, str]) -> str:
     p = provenance
-    header = ["---", f"base_model: {json.dumps(p.base_model)}", "library_name: transformers"]
+    header = ["---", f"base_model: {json.dumps(p.base_model)}", f"library_name: {p.library}"]
     header += ["pipeline_tag: text-generation", "tags: [unmdpo, preference-optimization, dpo]", "---"]
     lines = [
         *header,

@@ -10,7 +10,9 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    BitsAndBytesConfig,
     GgufConfig,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -29,12 +31,12 @@ def check_reachable(source: ModelSource) -> None:
     that were not accepted, a model missing from the cache."""
     if source.gguf_file is not None:
         return  # the first stage converts it
-    with _loading("configuration", source):
+    with explaining("configuration", source):
         AutoConfig.from_pretrained(source.path, **source.arguments)
 
 
 def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
-    with _loading("tokenizer", source):
+    with explaining("tokenizer", source):
         tokenizer = AutoTokenizer.from_pretrained(source.path, **source.arguments)
     if source.template is not None:
         tokenizer.chat_template = _template(source.template)
@@ -46,18 +48,50 @@ def load_model(source: ModelSource, *, device: torch.device, dtype: torch.dtype 
     """Loads a model onto the device. GGUF weights are dequantized."""
     dtype = dtype or compute_dtype(device)
     more = {} if source.gguf_file is None else {"quantization_config": GgufConfig(dequantize=True)}
-    with _loading("model", source):
+    with explaining("model", source):
         model = AutoModelForCausalLM.from_pretrained(source.path, dtype=dtype, **source.arguments, **more)
     assert isinstance(model, PreTrainedModel)
     return check_finite(model.to(device), source)  # type: ignore[arg-type]
 
 
+def load_in_four_bits(source: ModelSource, *, device: torch.device) -> PreTrainedModel:
+    """Loads a model to be frozen under an adapter, with its linear layers in four bits (NF4, quantized twice)."""
+    try:
+        import bitsandbytes  # noqa: F401, PLC0415 - an extra
+    except ImportError as error:
+        raise UserError("adapter.four_bit needs another package: pip install 'unmdpo[qlora]'") from error
+    dtype = compute_dtype(device)
+    settings = BitsAndBytesConfig(  # type: ignore[no-untyped-call]
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype
+    )
+    with explaining("model", source):
+        model = AutoModelForCausalLM.from_pretrained(
+            source.path, dtype=dtype, quantization_config=settings, device_map={"": device}, **source.arguments
+        )
+    assert isinstance(model, PreTrainedModel)
+    return check_finite(model, source)
+
+
 def check_finite(model: PreTrainedModel, source: ModelSource) -> PreTrainedModel:
     """Refuses NaN and infinite weights, which would otherwise only show as nonsense hours later."""
     for name, weight in model.named_parameters():
-        if not weight.isfinite().all():
+        if weight.is_floating_point() and not weight.isfinite().all():
             raise UserError(f"the weights '{name}' of '{source.path}' are not all finite; download the model again")
     return model
+
+
+def context_length(source: ModelSource) -> int | None:
+    """The most tokens the model was made for, if its configuration says so."""
+    if source.gguf_file is not None:
+        return None
+    with explaining("configuration", source):
+        config = AutoConfig.from_pretrained(source.path, **source.arguments)
+    return longest_input(config)
+
+
+def longest_input(config: PreTrainedConfig) -> int | None:
+    found = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return found if isinstance(found, int) and found > 0 else None
 
 
 def body(model: PreTrainedModel) -> nn.Module:
@@ -91,7 +125,7 @@ def _template(template: str) -> str:
 
 
 @contextlib.contextmanager
-def _loading(what: str, source: ModelSource) -> Iterator[None]:
+def explaining(what: str, source: ModelSource) -> Iterator[None]:
     """Explains why something could not be loaded. The model's own code may raise anything."""
     try:
         yield
@@ -108,6 +142,11 @@ def _not_loaded(what: str, source: ModelSource, error: Exception) -> UserError:
     if source.gguf_file is not None and isinstance(error, ImportError):
         return UserError(f"'{source.gguf_file}' needs another package: pip install 'unmdpo[gguf]'")
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if "trust_remote_code" in str(error):
+        return UserError(
+            f"the {what} of '{source.path}' is code that comes with it; if you trust its authors, set "
+            "model.trust_remote_code=true"
+        )
     at = f" at revision {source.revision}" if source.revision else ""
     return UserError(
         f"the {what} of '{source.path}'{at} could not be loaded: {reason}\n"

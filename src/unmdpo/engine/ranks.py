@@ -1,4 +1,4 @@
-"""Several processes as one: which rank does which microbatch, how ranks agree, and how a model is sharded over them.
+"""Several processes as one: which rank does which microbatch, and how ranks agree.
 
 Every rank knows the whole global batch and its packing, takes every n-th microbatch, and after a sum over the ranks
 has the same numbers as the others. So batch statistics, adaptive objectives and scales beside the policy need no extra
@@ -9,19 +9,10 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-from unmdpo.engine.models import decoder_layers
-from unmdpo.errors import UserError
-
-if TYPE_CHECKING:
-    from unmdpo.engine.pairs.scorer import PairScorer
 
 
 @dataclass(frozen=True)
@@ -91,19 +82,3 @@ def local_device() -> torch.device:
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     torch.cuda.set_device(device)
     return device
-
-
-def shard(scorer: "PairScorer", *, compute: torch.dtype = torch.bfloat16) -> "PairScorer":
-    """Shards parameters, gradients and optimizer state over all ranks, in place.
-
-    The model must have float32 weights, which become the sharded masters. Each layer is gathered in `compute`
-    precision when needed, and gradients are reduced in float32. Compile layers first; create the optimizer afterwards.
-    """
-    if any(p.requires_grad and p.dtype != torch.float32 for p in scorer.model.parameters()):
-        raise UserError("sharding needs float32 weights: load the model with dtype float32")
-    mesh = init_device_mesh(scorer.device.type, (dist.get_world_size(),))
-    precision = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32)
-    for layer in decoder_layers(scorer.model):
-        fully_shard(layer, mesh=mesh, mp_policy=precision)
-    fully_shard(scorer, mesh=mesh, mp_policy=precision)
-    return scorer

@@ -1,6 +1,7 @@
 """Everything that can be set about models, training and devices. Nothing here imports torch."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -37,6 +38,11 @@ class ModelSource(Strict):
             keywords["gguf_file"] = self.gguf_file
         return keywords
 
+    @property
+    def base(self) -> str:
+        """The model's name for those who load an adapter: absolute, if it is a folder of this machine."""
+        return str(Path(self.path).resolve()) if Path(self.path).exists() else self.path
+
     def located(self, path: str) -> Self:
         """The same model, loaded from a local folder with its weights and tokenizer."""
         return self.model_copy(update={"path": path, "revision": None, "gguf_file": None})
@@ -49,6 +55,10 @@ class AdapterSettings(Strict):
     alpha: Count | None = Field(None, description="default: 2·rank")
     dropout: Share = 0.0
     targets: str | list[str] = Field("all-linear", description="PEFT's target modules; never the head")
+    four_bit: bool = Field(False, description="QLoRA: keep the frozen weights in four bits; needs bitsandbytes")
+    merge: bool = Field(
+        False, description="also add the adapter to the weights and export them; rounding them changes the policy"
+    )
 
 
 class Budget(Strict):

@@ -197,6 +197,7 @@ SCALES = ArtifactFile(
 ESTIMATOR: ArtifactFile[ScaleEstimator] = ArtifactFile("", _write_estimator, load_scale)  # the whole folder
 POLICY_SCALE: ArtifactFile[ScaleEstimator] = ArtifactFile("scale", _write_estimator, load_scale)
 MODEL: ArtifactFile[Path] = ArtifactFile("model", _written_by_the_engine, Path)  # a folder for `from_pretrained`
+ADAPTER: ArtifactFile[Path] = ArtifactFile("adapter", _written_by_the_engine, Path)  # of a policy that is merged
 METRICS: ArtifactFile[list[Line]] = ArtifactFile(METRICS_FILE, _written_by_the_engine, read_lines)
 GENERATIONS: ArtifactFile[list[Line]] = ArtifactFile("generations.jsonl", write_lines, read_lines)
 SCORES: ArtifactFile[list[Line]] = ArtifactFile("scores.jsonl", write_lines, read_lines)

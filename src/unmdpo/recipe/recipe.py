@@ -86,11 +86,11 @@ class Recipe(Strict):
             raise error_at((*key, "settings"), str(error)) from error
 
     @model_validator(mode="after")
-    def _adapters_have_one_rank(self) -> Self:
-        adapters = [policy.training.adapter for policy in self.policies.values()]
-        if self.compute.ranks > 1 and any([self.training.adapter, self.pilots.adapter, *adapters]):
+    def _four_bits_have_one_rank(self) -> Self:
+        adapters = [self.training.adapter, self.pilots.adapter, *(p.training.adapter for p in self.policies.values())]
+        if self.compute.ranks > 1 and any(adapter is not None and adapter.four_bit for adapter in adapters):
             raise error_at(
-                ("compute", "ranks"), "an adapter is trained on one GPU: leave ranks at 1, or drop the adapter"
+                ("compute", "ranks"), "weights in four bits are not shared by ranks: leave ranks at 1, or four_bit out"
             )
         return self
 

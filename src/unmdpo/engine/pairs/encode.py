@@ -124,9 +124,24 @@ class Encoder:
 
     def _scored(self, suffix: list[int]) -> list[int]:
         """The response up to and including its end-of-turn token; whatever the template writes after it is dropped."""
+        end, after = self._end
+        cut = len(suffix) - after
+        if end is not None and cut > 0 and suffix[cut - 1] == end:
+            return suffix[:cut]
         special = set(self.tokenizer.all_special_ids)
         last = next((i for i in range(len(suffix) - 1, -1, -1) if suffix[i] in special), len(suffix) - 1)
         return suffix[: last + 1]
+
+    @cached_property
+    def _end(self) -> tuple[int | None, int]:
+        """The token that ends the assistant's turn, and how many the template writes after it: the first token after
+        a response that is a token of its own, special or not. Such tokens never merge with the text around them."""
+        response = "unmdpo"
+        turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": response}]
+        (tail,) = self.tokenize([self.render(turns, prefix=False).rpartition(response)[2]])
+        own = {*self.tokenizer.all_special_ids, *self.tokenizer.added_tokens_decoder}
+        place = next((i for i, token in enumerate(tail) if token in own), None)
+        return (None, 0) if place is None else (tail[place], len(tail) - place - 1)
 
 
 def as_dicts(prompt: Prompt) -> list[dict[str, str]]:

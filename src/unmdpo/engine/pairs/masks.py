@@ -33,7 +33,7 @@ def packed_masks(model: PreTrainedModel, batch: PackedBatch) -> Iterator[None]:
         nonlocal asked
         asked = True
         if attention == "flex_attention":
-            return block_mask(batch, window_of(mask_function, batch.longest))
+            return block_mask(batch, window_of(mask_function, batch.longest, batch.tokens.device))
         return _additive(_dense(batch, mask_function), dtype) if attention == "eager" else _dense(batch, mask_function)
 
     ALL_MASK_ATTENTION_FUNCTIONS[attention] = mask
@@ -56,26 +56,29 @@ def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)
 
 
-def window_of(rule: Rule, longest: int) -> int | None:
+def window_of(rule: Rule, longest: int, device: torch.device | None = None) -> int | None:
     """How many positions back a causal rule looks, its own included; None if it sees everything within `longest`.
 
-    Asked on the CPU, so a GPU need not be waited for. Rules of another kind raise `CannotPack`.
+    Asked on the CPU, so that a GPU need not be waited for, except about rules that use its tensors. Rules of another
+    kind raise `CannotPack`.
     """
-    zero, keys = torch.zeros((), dtype=torch.long), torch.arange(longest)
+    try:
+        return _window(rule, longest, torch.device("cpu"))
+    except RuntimeError:
+        return _window(rule, longest, device or torch.device("cpu"))
+
+
+def _window(rule: Rule, longest: int, device: torch.device) -> int | None:
+    zero, keys = torch.zeros((), dtype=torch.long, device=device), torch.arange(longest, device=device)
 
     def seen(query: int) -> int:
-        visible = rule(zero, zero, torch.tensor(query), keys).expand(longest)
+        visible = rule(zero, zero, torch.tensor(query, device=device), keys).expand(longest)
         count = int(visible.sum())
-        if not bool(visible[query + 1 - count : query + 1].all()):
-            raise CannotPack("its attention is neither causal nor a sliding window")
-        return count
+        return count if bool(visible[query + 1 - count : query + 1].all()) else -1
 
-    try:
-        window = seen(longest - 1)
-        others = {query: seen(query) for query in {longest // 2, max(0, longest - 2), min(window, longest - 1)}}
-    except RuntimeError as error:  # a rule that uses tensors on the GPU, as for chunks
-        raise CannotPack("its attention is neither causal nor a sliding window") from error
-    if any(count != min(query + 1, window) for query, count in others.items()):
+    window = seen(longest - 1)
+    others = {longest // 2, max(0, longest - 2), min(max(0, window), longest - 1)}
+    if any(seen(query) != min(query + 1, window) for query in others):
         raise CannotPack("its attention is neither causal nor a sliding window")
     return None if window == longest else window
 

@@ -16,18 +16,22 @@ from typing import get_args
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from unmdpo.engine.models import longest_input
 from unmdpo.engine.pairs.encode import EncodedPair, EncodedPairs
 from unmdpo.engine.pairs.layout import Layout
+from unmdpo.engine.pairs.masks import CannotPack
 from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.engine.ranks import Ranks
 from unmdpo.errors import UnmdpoWarning, UserError
 
 # Rounding adds up like a random walk: nats per response, divided by the root of its tokens.
-BOUNDS = {torch.float64: 1e-5, torch.float32: 2e-4, torch.float16: 0.03, torch.bfloat16: 0.15}
-FLEX_FLOAT32 = 0.02  # FlexAttention multiplies float32 as TF32
+# On one H200 with a random 1B model, 0.011 in bfloat16 and 0.0003 in float32.
+BOUNDS = {torch.float64: 1e-5, torch.float32: 5e-4, torch.float16: 0.03, torch.bfloat16: 0.15}
+GPU_FLOAT32, FLEX_FLOAT32 = 5e-3, 0.02  # FlexAttention multiplies float32 as TF32
+OFFSET = 8  # some tables of positions have a few rows more
 DENSE = 4096  # tokens; longer pairs would need too large a mask in the sharp comparison
 COSTS: dict[Layout, str] = {
     "packed": "",
@@ -50,6 +54,7 @@ def prove(scorer: PairScorer, pairs: EncodedPairs) -> Proof:
     chosen, passed_over = pairs.select(places), dict[str, str]()
     if not chosen:
         return Proof(scorer.packing.layout, 0.0, 0)
+    _check_sizes(scorer.model, pairs)
     plain = _plain(scorer, chosen)
     _check_finite(scorer, plain, places)
     candidates: Sequence[Layout] = get_args(Layout)
@@ -99,6 +104,8 @@ def _difference(
 ) -> float | None:
     """The largest difference, if all are within the bound; None, and why, if not."""
     try:
+        if layout == "packed" and scorer.device.type == "cuda" and _has_position_table(scorer.model):
+            raise CannotPack("it looks positions up in a table")  # an index outside it would end the process
         scorer.use(layout, usual_attention=usual)
         differences = (_scores(scorer, pairs) - plain).abs()
     except torch.OutOfMemoryError:
@@ -117,6 +124,27 @@ def _tell(scorer: PairScorer, proof: Proof) -> None:
     if proof.passed_over:
         why, name = proof.passed_over["packed"], type(scorer.model).__name__
         warnings.warn(f"{name} is not packed ({why}): {COSTS[proof.layout]}", UnmdpoWarning, stacklevel=3)
+
+
+def _check_sizes(model: PreTrainedModel, pairs: EncodedPairs) -> None:
+    """Refuses what would read outside the model's tables, which ends a process on a GPU and is nonsense elsewhere."""
+    embeddings, lengths = model.get_input_embeddings(), pairs.valid_lengths
+    largest, known = int(pairs.tokens.max(initial=0)), getattr(embeddings, "num_embeddings", None)
+    if known is not None and largest >= known:
+        raise UserError(
+            f"the tokenizer gives token {largest}, but the model knows only {known}: use the tokenizer that came with "
+            "it, or resize its embeddings (resize_token_embeddings) and train the new ones first"
+        )
+    longest, context = int((lengths[:, 0] + lengths[:, 1:].max(axis=1)).max()), longest_input(model.config)
+    if context is not None and longest > context and _has_position_table(model):
+        raise UserError(f"a pair has {longest} tokens, but the model takes {context}: lower data.max_length")
+
+
+def _has_position_table(model: PreTrainedModel) -> bool:
+    """Whether positions are learned: an embedding with a row for each of them."""
+    tokens, context = model.get_input_embeddings(), longest_input(model.config)
+    tables = [module for module in model.modules() if isinstance(module, nn.Embedding) and module is not tokens]
+    return context is not None and any(abs(table.num_embeddings - context) <= OFFSET for table in tables)
 
 
 def _handful(pairs: EncodedPairs) -> list[int]:
@@ -164,8 +192,10 @@ def _scores(scorer: PairScorer, pairs: Sequence[EncodedPair]) -> Tensor:
 def _bound(scorer: PairScorer, pairs: Sequence[EncodedPair]) -> Tensor:
     """(n, 2) how far apart two right ways of computing may be."""
     bound = BOUNDS.get(_dtype(scorer.model), BOUNDS[torch.bfloat16])
-    if scorer.attention == "flex_attention":
-        bound = max(bound, FLEX_FLOAT32)
+    if scorer.device.type == "cuda" and Ranks.current().world > 1:
+        bound = BOUNDS[torch.bfloat16]  # float32 shards are the masters of a model that computes in bfloat16
+    elif scorer.device.type == "cuda":
+        bound = max(bound, FLEX_FLOAT32 if scorer.attention == "flex_attention" else GPU_FLOAT32)
     tokens = torch.tensor([[len(p.chosen), len(p.rejected)] for p in pairs])
     return bound * tokens.sqrt()
 

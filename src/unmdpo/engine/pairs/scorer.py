@@ -37,19 +37,23 @@ class PairScorer(nn.Module):
 
     proven = False
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, device: torch.device | None = None) -> None:
+        """`device` is where a model without weights will be."""
         super().__init__()
+        self.device = device or model.device
         self.model, self.head, self.training = model, Head.of(model), model.training
-        self._own_attention = self.attention
-        self._fixed, self._limit = model.device.type == "cuda", rope_limit(model)
-        self.use("padded" if self._fixed and not model._supports_flex_attn else "packed")
+        self._fixed, self._limit = self.device.type == "cuda", rope_limit(model)
+        self._usual = self.attention
+        if self._usual == "flex_attention":  # which another scorer left behind
+            self._usual = "sdpa" if model._supports_sdpa else "eager"
+        self.packing = Packing("packed", self._fixed, self._limit)
 
     def use(self, layout: Layout, *, usual_attention: bool = False) -> None:
         """Lays pairs out this way from now on. On a GPU, packing takes FlexAttention; a dense mask would also do, but
         only for few tokens."""
         if self._fixed:
             flex = layout == "packed" and not usual_attention
-            wanted = "flex_attention" if flex else self._own_attention
+            wanted = "flex_attention" if flex else self._usual
             if self.attention != wanted:
                 self.model.set_attn_implementation(wanted)
         self.packing = Packing(layout, self._fixed, self._limit)
@@ -59,10 +63,6 @@ class PairScorer(nn.Module):
         """The attention's implementation, as Transformers names it."""
         name: str = self.model.config.get_text_config()._attn_implementation
         return name
-
-    @property
-    def device(self) -> torch.device:
-        return self.model.device
 
     def forward(self, batch: PairBatch) -> Tensor:
         """(pairs, 2) summed log-probabilities of chosen and rejected, float32 at least."""

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
 from torch.optim.adamw import adamw
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -35,11 +37,11 @@ class HostAdamW(torch.optim.AdamW):
             state["step"] = torch.zeros((), device=parameter.device)
             pin = parameter.device.type == "cuda"
             for name in MOMENTS:
-                state[name] = torch.zeros(parameter.shape, dtype=parameter.dtype, pin_memory=pin)
+                state[name] = torch.zeros(own(parameter).shape, dtype=parameter.dtype, pin_memory=pin)
         here: list[Tensor] = [state[name].to(parameter.device, non_blocking=True) for name in MOMENTS]
         assert parameter.grad is not None
         adamw(
-            [parameter], [parameter.grad], [here[0]], [here[1]], [], [state["step"]],
+            [own(parameter)], [own(parameter.grad)], [here[0]], [here[1]], [], [state["step"]],
             fused=parameter.device.type == "cuda", amsgrad=False, maximize=False,
             beta1=group["betas"][0], beta2=group["betas"][1], eps=group["eps"],
             lr=group["lr"], weight_decay=group["weight_decay"],
@@ -64,8 +66,23 @@ def moments(optimizer: torch.optim.AdamW, named: dict[str, nn.Parameter]) -> dic
     for name, parameter in named.items():
         for key in MOMENTS:
             value = optimizer.state.get(parameter, {}).get(key)
-            values[f"{name}:{key}"] = torch.zeros_like(parameter) if value is None else value
+            values[f"{name}:{key}"] = torch.zeros_like(parameter) if value is None else _like(value, parameter)
     return {name: value.detach() for name, value in values.items()}
+
+
+def own(weight: Tensor) -> Tensor:
+    """This rank's part of a weight, or the weight itself if it is not sharded."""
+    local: Tensor = weight.to_local() if isinstance(weight, DTensor) else weight
+    return local
+
+
+def _like(moment: Tensor, parameter: Tensor) -> Tensor:
+    """A moment that is sharded if its parameter is, in host memory if it is there."""
+    if not isinstance(parameter, DTensor) or isinstance(moment, DTensor):
+        return moment
+    mesh = init_device_mesh("cpu", (parameter.device_mesh.size(),))
+    shape, stride = parameter.shape, parameter.stride()
+    return DTensor.from_local(moment, mesh, parameter.placements, run_check=False, shape=shape, stride=stride)
 
 
 def steps(optimizer: torch.optim.AdamW) -> int:
@@ -85,7 +102,7 @@ def restore(
         device = parameter.device if on_device else torch.device("cpu")
         restored = {key: tensors[f"{name}:{key}"] for key in MOMENTS}
         if isinstance(optimizer, HostAdamW):
-            restored = {key: _on_host(value) for key, value in restored.items()}
+            restored = {key: _on_host(own(value)) for key, value in restored.items()}
         optimizer.state[parameter] = {"step": torch.tensor(float(taken), device=device), **restored}
 
 

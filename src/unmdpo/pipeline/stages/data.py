@@ -1,13 +1,15 @@
 """From files to comparisons, panels of prompts, and tokens."""
 
+import warnings
 from pathlib import Path
 
 from unmdpo.data import Comparisons, DataRef, SourceSettings, load_comparisons
 from unmdpo.data.domains import modal_domains
 from unmdpo.data.panels import read_prompts, sample_panel, split_prompts
+from unmdpo.engine.models import context_length
 from unmdpo.engine.pairs.encode import EncodedPairs, Encoder
 from unmdpo.engine.settings import ModelSource
-from unmdpo.errors import UserError
+from unmdpo.errors import UnmdpoWarning, UserError
 from unmdpo.pipeline.artifacts import COMPARISONS, PAIRS, PANEL, VALIDATION, Panel
 from unmdpo.pipeline.graph import Files, Graph
 from unmdpo.pipeline.stage import Job, Kind, Notes, PinnedModel, Stage
@@ -145,15 +147,27 @@ def draw_panel(job: Job[PanelSettings]) -> Notes:
 
 def encode(job: Job[EncodedSettings]) -> Notes:
     """Encodes every training comparison, flagging those that are too long or empty."""
-    rows, longest = job.load(COMPARISONS, "comparisons"), job.settings.max_length
-    pairs = EncodedPairs.of(Encoder.of(job.source(job.settings.model), longest).encode(rows))
+    rows, source, longest = (
+        job.load(COMPARISONS, "comparisons"),
+        job.source(job.settings.model),
+        job.settings.max_length,
+    )
+    context = context_length(source) or longest
+    if context < longest:
+        warnings.warn(
+            f"data.max_length is {longest}, but the model takes {context} tokens: longer comparisons are left out",
+            UnmdpoWarning,
+            stacklevel=2,
+        )
+        longest = context
+    pairs = EncodedPairs.of(Encoder.of(source, longest).encode(rows))
     if not pairs.valid.any():
         raise UserError(
             f"none of the {len(pairs)} comparisons has two responses and fits in {longest} tokens: "
             "raise data.max_length, or check the data"
         )
     job.save(PAIRS, pairs)
-    return {"pairs": len(pairs), "valid": int(pairs.valid.sum()), "tokens": pairs.valid_tokens}
+    return {"pairs": len(pairs), "max_length": longest, "valid": int(pairs.valid.sum()), "tokens": pairs.valid_tokens}
 
 
 COMPARISONS_STAGE = Kind("comparisons", read_comparisons)

@@ -3,19 +3,19 @@
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
-from unmdpo.engine.adapters import add_lora, merge
+from unmdpo.engine.adapters import add_lora
 from unmdpo.engine.cost import checkpoint_activations, forward_flops, needs_checkpointing, training_passes
-from unmdpo.engine.models import compute_dtype, load_model
+from unmdpo.engine.models import compute_dtype, load_in_four_bits, load_model
 from unmdpo.engine.pairs.encode import EncodedPairs
 from unmdpo.engine.pairs.scorer import PairScorer, compile_layers
-from unmdpo.engine.ranks import Ranks, local_device, shard
-from unmdpo.engine.settings import ComputeSettings, ModelSource, ObjectiveChoice, TrainingSettings
+from unmdpo.engine.ranks import Ranks, local_device
+from unmdpo.engine.settings import AdapterSettings, ComputeSettings, ModelSource, ObjectiveChoice, TrainingSettings
+from unmdpo.engine.sharding import empty_model, fill, shard
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.loop import train
 from unmdpo.engine.training.metrics import Progress
@@ -25,15 +25,23 @@ from unmdpo.objectives import beta_ln_from_lengths
 from unmdpo.pipeline.proofs import prove_in
 from unmdpo.pipeline.stage import Job, Notes
 from unmdpo.scale import ScaleBesidePolicy
+from unmdpo.settings import SEED
+
+if TYPE_CHECKING:
+    from unmdpo.engine.adapters import PeftModel
 
 
 @dataclass(frozen=True)
 class Trained:
     trainer: Trainer
-    model: PreTrainedModel  # adapters merged
-    scorer: PairScorer  # for that model
+    adapted: "PeftModel | None"  # the model with its adapter, if it has one
     notes: Notes
     checkpoints: Path
+
+    @property
+    def scorer(self) -> PairScorer:
+        """With the adapter in place: merging would round it away."""
+        return self.trainer.scorer
 
     def done(self) -> None:
         """Removes the checkpoints, once all results of the training have been written."""
@@ -54,14 +62,11 @@ def train_in(
     scale: ScaleBesidePolicy | None = None,
 ) -> Trained:
     """Trains from the last checkpoint in the job's folder, if there is one."""
-    loaded, adapted = load_to_train(model), None
-    if settings.adapter is not None:
-        adapted = add_lora(loaded, settings.adapter, seed=settings.random_seed)
-    scorer = PairScorer(loaded)
+    scorer, adapted = open_scorer(model, settings.adapter, seed=settings.random_seed)
     proof = prove_in(job, scorer)
     _spare_memory(scorer, job.compute)
-    passes = training_passes(loaded, adaptive=objective.objective.adaptive)
-    flops = passes * forward_flops(loaded, data.pairs.valid_lengths)
+    passes = training_passes(scorer.model, adaptive=objective.objective.adaptive)
+    flops = passes * forward_flops(scorer.model, data.pairs.valid_lengths)
     trainer = Trainer(ready(scorer), data, objective, settings, job.compute, scale)
     train(trainer, job.folder, sinks=[Progress(trainer.updates, job.report)])
     share = trainer.num_tokens / max(1, data.pairs.valid_tokens)
@@ -69,32 +74,52 @@ def train_in(
         {"tokens": trainer.num_tokens, "flops": flops * share, "proof": proof},
         job.folder / "checkpoints",
     )
-    if adapted is None:
-        return Trained(trainer, loaded, scorer, notes, checkpoints)
-    merged = merge(adapted)
-    return Trained(trainer, merged, PairScorer(merged), notes, checkpoints)
+    return Trained(trainer, adapted, notes, checkpoints)
 
 
-def load_to_train(source: ModelSource) -> PreTrainedModel:
-    """Loads a model for training; in float32 if it will be sharded, since the shards are then the masters."""
+def open_scorer(
+    source: ModelSource, adapter: AdapterSettings | None = None, seed: int = SEED
+) -> tuple[PairScorer, "PeftModel | None"]:
+    """Loads a model to score or train, with a new adapter if wanted. Several ranks share it, each loading its part."""
     device = local_device()
-    dtype = torch.float32 if Ranks.current().world > 1 else compute_dtype(device)
-    return load_model(source, device=device, dtype=dtype)
+    if Ranks.current().world > 1:
+        return _open_shared(source, adapter, seed, device)
+    if adapter is None:
+        return PairScorer(load_model(source, device=device)), None
+    model = load_in_four_bits(source, device=device) if adapter.four_bit else load_model(source, device=device)
+    adapted = add_lora(model, adapter, seed, source.base)
+    return PairScorer(model), adapted
+
+
+def _open_shared(
+    source: ModelSource, adapter: AdapterSettings | None, seed: int, device: torch.device
+) -> tuple[PairScorer, "PeftModel | None"]:
+    """What is trained is float32, since the shards are the masters; what is frozen is as it computes."""
+    compute, adapted = compute_dtype(device), None
+    model = empty_model(source, torch.float32 if adapter is None else compute)
+    if adapter is not None:
+        adapted = add_lora(model, adapter, seed, source.base)
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.data = parameter.data.float()
+    scorer = PairScorer(model, device)
+    shard(scorer, compute=compute)
+    fill(scorer, model, source, device)
+    return scorer, adapted
 
 
 def ready(scorer: PairScorer) -> PairScorer:
-    """Compiles the scorer on a GPU, and shards it over several ranks."""
+    """Compiles the scorer on a GPU, once its layout is known."""
     if scorer.device.type == "cuda":
         compile_layers(scorer)
-    if Ranks.current().world > 1:
-        shard(scorer, compute=compute_dtype(scorer.device))
     return scorer
 
 
 def _spare_memory(scorer: PairScorer, compute: ComputeSettings) -> None:
     wanted, budget = compute.activation_checkpointing, compute.token_budget or scorer.default_budget
     if wanted is None:
-        wanted = needs_checkpointing(scorer.model, budget, offload_optimizer=compute.offload_optimizer)
+        world = Ranks.current().world
+        wanted = needs_checkpointing(scorer.model, budget, offload_optimizer=compute.offload_optimizer, world=world)
     if wanted:
         checkpoint_activations(scorer.model)
 

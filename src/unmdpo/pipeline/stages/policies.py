@@ -1,7 +1,7 @@
 """Final policies: any objective, with a frozen scale, a scale that learns beside the policy, or none."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -9,13 +9,14 @@ from torch import Tensor
 
 from unmdpo.catalog.estimators import ESTIMATORS
 from unmdpo.data import Comparison
-from unmdpo.engine.folder import Provenance, export_model
+from unmdpo.engine.adapters import merged
+from unmdpo.engine.folder import Provenance, export_adapter, export_model
 from unmdpo.engine.models import load_tokenizer
 from unmdpo.engine.pairs.score import score
 from unmdpo.engine.settings import ObjectiveChoice, TrainingSettings
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.trainer import Trainer
-from unmdpo.pipeline.artifacts import COMPARISONS, METRICS, MODEL, PAIRS, POLICY_SCALE, REFERENCE
+from unmdpo.pipeline.artifacts import ADAPTER, COMPARISONS, METRICS, MODEL, PAIRS, POLICY_SCALE, REFERENCE
 from unmdpo.pipeline.costs import Cost, Estimates
 from unmdpo.pipeline.graph import Graph
 from unmdpo.pipeline.stage import Job, Kind, Notes, PinnedModel, Stage
@@ -114,13 +115,14 @@ def train_policy(job: Job[PolicySettings]) -> Notes:
     if beside is not None:
         beside.finish(trained.trainer, job)
         notes |= beside.scale.diagnostics_
-    _export(trained, choice, frozen, job)
+    notes |= _export(trained, choice, frozen, job)
     trained.done()
     return notes
 
 
-def _export(trained: Trained, choice: ObjectiveChoice, frozen: Tensor | None, job: Job[PolicySettings]) -> None:
-    s = job.settings
+def _export(trained: Trained, choice: ObjectiveChoice, frozen: Tensor | None, job: Job[PolicySettings]) -> Notes:
+    """Writes the policy; an adapter by itself, and merged too if the recipe says so."""
+    s, adapter = job.settings, job.settings.training.adapter
     provenance = Provenance(
         name=job.stage.name,
         base_model=s.model.path,
@@ -130,8 +132,19 @@ def _export(trained: Trained, choice: ObjectiveChoice, frozen: Tensor | None, jo
         scale=_scale_facts(job, frozen),
         metrics=METRICS.read(job.folder / METRICS.name)[-1],
     )
-    tokenizer = load_tokenizer(job.source(s.model))
-    export_model(trained.model, tokenizer, job.folder / MODEL.name, provenance)
+    tokenizer, trainer = load_tokenizer(job.source(s.model)), trained.trainer
+    if trained.adapted is None:
+        export_model(trainer.model, tokenizer, job.folder / MODEL.name, provenance)
+        return {}
+    assert adapter is not None
+    masters, alone = trainer.masters.named, replace(provenance, library="peft")
+    place = job.folder / (ADAPTER.name if adapter.merge else MODEL.name)
+    export_adapter(trained.adapted, masters, tokenizer, place, alone)
+    if not adapter.merge:
+        return {}
+    weights, rounding = merged(trained.adapted, masters)
+    export_model(trainer.model, tokenizer, job.folder / MODEL.name, provenance, weights)
+    return {"merge_rounding": rounding}
 
 
 def _scale_facts(job: Job[PolicySettings], frozen: Tensor | None) -> dict[str, object]:

@@ -6,7 +6,6 @@ from unmdpo.engine.inference.embed import embed_prompts
 from unmdpo.engine.models import load_model
 from unmdpo.engine.pairs.encode import Encoder
 from unmdpo.engine.pairs.score import score
-from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.engine.ranks import Ranks, local_device
 from unmdpo.engine.settings import ModelSource
 from unmdpo.files import replacing
@@ -17,7 +16,7 @@ from unmdpo.pipeline.proofs import prove_in
 from unmdpo.pipeline.stage import Job, Kind, Notes, PinnedModel, Stage
 from unmdpo.pipeline.stages.convert import converted_model
 from unmdpo.pipeline.stages.data import comparisons, encoded
-from unmdpo.pipeline.stages.learning import check_finite_logps, load_to_train, ready
+from unmdpo.pipeline.stages.learning import check_finite_logps, open_scorer, ready
 from unmdpo.pipeline.units import PromptIndex
 from unmdpo.settings import Strict
 
@@ -51,7 +50,7 @@ def pilot_model(graph: Graph) -> tuple[ModelSource, str]:
 def score_reference(job: Job[ModelSettings]) -> Notes:
     """Computes (n, 2) log-probabilities under the frozen initial model, once for all pilots and policies."""
     pairs = job.load(PAIRS, "encoded")
-    scorer = PairScorer(load_to_train(job.source(job.settings.model)))
+    scorer, _ = open_scorer(job.source(job.settings.model))
     proof = prove_in(job, scorer)
     logps = score(ready(scorer), pairs, job.compute.token_budget)
     check_finite_logps(logps, pairs, "the initial model")
