@@ -21,7 +21,6 @@ import torch
 
 from unmdpo.data.identity import Message, prompt_hash
 from unmdpo.engine.inference.judges import RewardModel
-from unmdpo.engine.ranks import local_device
 from unmdpo.engine.settings import ModelSource
 
 PAIRS_OF_A_PROMPT, SEED = 24, 42
@@ -126,7 +125,7 @@ def main() -> None:
     training = [pair for pair in pairs if not pair.is_held_out]
     random.Random(SEED).shuffle(training)
     trained = train(given.model, training[: given.pairs], given.out, given.batch, given.rate)
-    judge = RewardModel(ModelSource(path=str(given.out)), local_device())
+    judge = RewardModel(ModelSource(path=str(given.out)))
     results: dict[str, Any] = {"trained on": trained}
     results["held out"] = accuracy(judge, [pair for pair in pairs if pair.is_held_out])
     if given.check is not None:

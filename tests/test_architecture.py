@@ -41,7 +41,8 @@ LIBRARIES = {
     "audit": {"numpy", "scipy"},
     "lab": set(),
     "engine": {
-        "torch", "numpy", "jinja2", "transformers", "safetensors", "bitsandbytes", "peft", "wandb", "openai", "pydantic",
+        "torch", "numpy", "jinja2", "transformers", "safetensors", "bitsandbytes", "peft", "wandb", "openai",
+        "pydantic",
     },
     "recipe": {"pydantic", "yaml"},
     "pipeline": {"torch", "numpy", "transformers", "safetensors", "pyarrow", "filelock", "ray"},

@@ -20,6 +20,9 @@ class JudgeSettings(Strict):
 class RewardModelSettings(JudgeSettings):
     path: str = Field(description="Hub name or local folder of a sequence classifier")
     revision: str | None = None
+    label: int | str | None = Field(None, description="which output is the score, if there are several")
+    template: str | None = Field(None, description="Jinja text, or a .jinja file, if it has no chat template")
+    trust_remote_code: bool = Field(False, description="run code that comes with the model")
 
 
 class FunctionSettings(JudgeSettings):

@@ -1,5 +1,6 @@
 """`unmdpo run`: turns a recipe into trained policies and a table. Also what all commands about runs share."""
 
+import os
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -42,10 +43,10 @@ def run(
     ] = None,
     executor: Annotated[Executor, typer.Option(help="Where stages run.")] = Executor.local,
 ) -> None:
-    """Run a recipe; finished stages are not run again."""
+    """Run a recipe; finished stages are not run again. Inside a torchrun job, its ranks share the models."""
     from unmdpo.cli.progress import shown_progress
     from unmdpo.pipeline.executors import execute
-    from unmdpo.pipeline.executors.local import default_jobs
+    from unmdpo.pipeline.executors.local import default_jobs, most_ranks
 
     run = opened(recipe, overrides, store)
     with shown_progress(len(run.wanted(until, only))) as view:
@@ -54,10 +55,12 @@ def run(
             until=until,
             only=only,
             force=force or [],
-            jobs=default_jobs(run.recipe.compute.ranks) if jobs is None else jobs,
+            jobs=default_jobs(most_ranks(run.recipe)) if jobs is None else jobs,
             executor=executor.value,
             view=view,
         )
+    if int(os.environ.get("RANK", "0")) > 0:
+        return  # the first rank speaks for all
     if run.summarized:
         show_summary(run.summary)
     typer.echo(f"run: {run.folder}", err=True)

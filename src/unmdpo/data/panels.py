@@ -11,6 +11,7 @@ from unmdpo.data.rows import BadRows, Row
 from unmdpo.errors import UserError
 
 PROMPTS, DOMAINS = ("prompt", "instruction"), ("domain", "dataset")  # the second of each is AlpacaEval's
+ANSWERS = ("text", "output", "response")  # the second is AlpacaEval's
 
 
 def sample_panel(domains: Mapping[str, str], size: int, seed: int, exclude: Collection[str] = ()) -> list[str]:
@@ -75,6 +76,20 @@ def read_prompts(path: Path) -> tuple[dict[str, Prompt], dict[str, str]]:
         prompts.setdefault(name, prompt)
         domains.setdefault(name, next((row.optional_text(column) for column in DOMAINS if column in row), ""))
     return prompts, domains
+
+
+def read_answers(path: Path) -> dict[str, str]:
+    """Answers made elsewhere, by prompt hash: a row has the prompt or its hash, and the answer's text."""
+    answers = dict[str, str]()
+    for row in read_file(path, BadRows(0)):
+        column = next((name for name in ANSWERS if name in row), None)
+        if column is None:
+            raise row.error(f"no answer: there should be a column {' or '.join(map(repr, ANSWERS))}")
+        name = row.text("prompt_hash") if "prompt_hash" in row else prompt_hash(_prompt(row))
+        if name in answers and answers[name] != row.text(column):
+            raise row.error("a second, different answer to the same prompt")
+        answers[name] = row.text(column)
+    return answers
 
 
 def _prompt(row: Row) -> Prompt:

@@ -53,6 +53,21 @@ def add_lora(
     return adapted
 
 
+def attach(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
+    """Puts a saved adapter beside the weights of its base model, in place."""
+    from peft import PeftConfig, get_peft_model, load_peft_weights, set_peft_model_state_dict  # noqa: PLC0415 - an extra
+
+    config = PeftConfig.from_pretrained(str(folder))
+    adapted = get_peft_model(model, config, autocast_adapter_dtype=False)
+    _start(model, seed=0)
+    set_peft_model_state_dict(adapted, load_peft_weights(str(folder), device="cpu"))
+    return model
+
+
+def is_adapter(folder: Path) -> bool:
+    return (folder / "adapter_config.json").is_file()
+
+
 def _start(model: PreTrainedModel, seed: int) -> None:
     """PEFT's usual start, from our own seed: A is random, B is zero. It also gives memory to the adapters of a model
     that has no weights yet."""

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -44,12 +45,20 @@ def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def load_model(source: ModelSource, *, device: torch.device, dtype: torch.dtype | None = None) -> PreTrainedModel:
+def load_model(
+    source: ModelSource,
+    *,
+    device: torch.device,
+    dtype: torch.dtype | None = None,
+    kind: Any = AutoModelForCausalLM,
+    **more: Any,
+) -> PreTrainedModel:
     """Loads a model onto the device. GGUF weights are dequantized."""
     dtype = dtype or compute_dtype(device)
-    more = {} if source.gguf_file is None else {"quantization_config": GgufConfig(dequantize=True)}
+    if source.gguf_file is not None:
+        more |= {"quantization_config": GgufConfig(dequantize=True)}
     with explaining("model", source):
-        model = AutoModelForCausalLM.from_pretrained(source.path, dtype=dtype, **source.arguments, **more)
+        model = kind.from_pretrained(source.path, dtype=dtype, **source.arguments, **more)
     assert isinstance(model, PreTrainedModel)
     return check_finite(model.to(device), source)  # type: ignore[arg-type]
 
@@ -98,7 +107,7 @@ def body(model: PreTrainedModel) -> nn.Module:
     """The text decoder, which turns tokens into the hidden states that the head reads. In a vision-language model, it
     is the language model alone. The model itself, if it has no decoder apart from its head."""
     decoder: nn.Module = model.get_decoder()  # type: ignore[no-untyped-call]
-    if decoder is not model:
+    if decoder is not model and decoder is not model.get_output_embeddings():  # type: ignore[no-untyped-call]
         return decoder
     embeddings = model.get_input_embeddings()  # Transformers does not find every decoder; it begins with these
     return next((child for child in model.children() if embeddings in child.children()), model)

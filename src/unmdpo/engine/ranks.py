@@ -5,14 +5,19 @@ has the same numbers as the others. So batch statistics, adaptive objectives and
 code for several ranks.
 """
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -22,7 +27,8 @@ class Ranks:
 
     @classmethod
     def current(cls) -> "Ranks":
-        if dist.is_available() and dist.is_initialized():
+        """This process among those that share the work; the only one inside `alone`."""
+        if not _ALONE.get() and dist.is_available() and dist.is_initialized():
             return cls(dist.get_rank(), dist.get_world_size())
         return cls()
 
@@ -52,9 +58,38 @@ class Ranks:
         dist.broadcast(flag, src=0)
         return bool(flag)
 
+    def share(self, value: T) -> T:
+        """The first rank's value, on every rank."""
+        if self.world == 1:
+            return value
+        shared = [value]
+        dist.broadcast_object_list(shared, src=0)
+        return shared[0]
+
+    def gather(self, value: T) -> list[T]:
+        """Every rank's value, on every rank."""
+        if self.world == 1:
+            return [value]
+        values: list[T] = [value] * self.world
+        dist.all_gather_object(values, value)
+        return values
+
     def wait(self) -> None:
         if self.world > 1:
             dist.barrier()
+
+
+_ALONE: ContextVar[bool] = ContextVar("alone", default=False)
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """While active, this process works as if there were no others."""
+    token = _ALONE.set(True)
+    try:
+        yield
+    finally:
+        _ALONE.reset(token)
 
 
 def join(device: torch.device, minutes: float = 30.0) -> Ranks:

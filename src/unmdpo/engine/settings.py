@@ -138,6 +138,9 @@ class ComputeSettings(Strict):
     """How work is done. It changes results only by rounding, so it is not part of any cache key."""
 
     ranks: Count = Field(1, description="processes (GPUs) that share one model, sharded")
+    ranks_of: dict[str, Count] = Field(
+        {}, description="another number for some kinds of stages, such as {pilot: 1, generation: 8}"
+    )
     rank_minutes: Positive = Field(30.0, description="a rank that keeps the others waiting longer counts as lost")
     token_budget: Count | None = Field(None, description="tokens in a microbatch; default: chosen for the device")
     activation_checkpointing: bool | None = Field(

@@ -2,9 +2,9 @@
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -16,13 +16,17 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
-from unmdpo.engine.models import check_finite, decoder_layers, explaining
+from unmdpo.engine.adapters import attach
+from unmdpo.engine.models import check_finite, compute_dtype, decoder_layers, explaining, load_model
+from unmdpo.engine.ranks import Ranks, local_device
 from unmdpo.engine.settings import ModelSource
 from unmdpo.engine.training.optimizer import own
 from unmdpo.errors import UserError
 
 if TYPE_CHECKING:
     from unmdpo.engine.pairs.scorer import PairScorer
+
+R = TypeVar("R", bound=nn.Module)
 
 INDEX, WHOLE = "model.safetensors.index.json", "model.safetensors"
 
@@ -39,10 +43,25 @@ def shard(scorer: "PairScorer", *, compute: torch.dtype = torch.bfloat16) -> "Pa
     return scorer
 
 
-def shard_to_read(model: PreTrainedModel, device: torch.device, compute: torch.dtype) -> PreTrainedModel:
-    """Shards a model that is only read from; it must be called as a whole."""
-    _shard(model, model, device, compute)
-    return model
+def open_to_read(
+    source: ModelSource,
+    root: Callable[[PreTrainedModel], R],
+    kind: Any = AutoModelForCausalLM,
+    adapter: Path | None = None,
+    **more: Any,
+) -> R:
+    """A model that is only read from, with a saved `adapter` if given, as the module that `root` makes of it, which
+    must be called as a whole. Several ranks share it, each loading its part."""
+    device = local_device()
+    if Ranks.current().world == 1:
+        model = load_model(source, device=device, kind=kind, **more)
+        return root(model if adapter is None else attach(model, adapter))
+    compute = compute_dtype(device)
+    model = empty_model(source, compute, kind, **more)
+    made = root(model if adapter is None else attach(model, adapter))
+    _shard(made, model, device, compute)
+    fill(made, model, source, device, kind)
+    return made
 
 
 def _shard(root: nn.Module, model: PreTrainedModel, device: torch.device, compute: torch.dtype) -> None:
@@ -128,6 +147,15 @@ def _files(source: ModelSource) -> dict[str, Path]:
         return {}
     with safe_open(whole, framework="pt") as opened:
         return dict.fromkeys(opened.keys(), Path(whole))
+
+
+def weight_shapes(source: ModelSource) -> dict[str, list[int]]:
+    """The shape of every weight, without reading any; empty if they are not in safetensors files."""
+    files, shapes = _files(source), dict[str, list[int]]()
+    for file in set(files.values()):
+        with safe_open(file, framework="pt") as opened:
+            shapes |= {name: opened.get_slice(name).get_shape() for name in opened.keys()}  # noqa: SIM118 - not a dict
+    return shapes
 
 
 def _rows(file: Path, name: str, weight: Tensor) -> Tensor:

@@ -8,8 +8,9 @@ from unmdpo.catalog.judges import kind_of
 from unmdpo.engine.models import check_reachable
 from unmdpo.engine.pairs.encode import Encoder
 from unmdpo.engine.settings import ModelSource
-from unmdpo.errors import UserError
+from unmdpo.errors import UserError, did_you_mean
 from unmdpo.pipeline.run import Run
+from unmdpo.pipeline.stages import KINDS
 from unmdpo.pipeline.stages.evaluation import JUDGEMENT_STAGE
 from unmdpo.recipe import Recipe
 
@@ -19,6 +20,7 @@ JUDGE = "evaluation.judge."
 def check_outside(run: Run, wanted: Sequence[str]) -> None:
     """Raises if a folder, file, model or judge that the recipe names is missing. The judge is only checked if
     something will be judged: it may not exist yet while policies are trained."""
+    check_ranks(run.recipe)
     judging = any(run.stages[name].kind is JUDGEMENT_STAGE for name in wanted)
     for key, path in missing_places(run.recipe).items():
         if judging or not key.startswith(JUDGE):
@@ -28,6 +30,13 @@ def check_outside(run: Run, wanted: Sequence[str]) -> None:
             check_model(model)
     if judging:
         check_judge(run.recipe)
+
+
+def check_ranks(recipe: Recipe) -> None:
+    shared = [kind.name for kind in KINDS.values() if kind.ranked != "never"]
+    for name in recipe.compute.ranks_of:
+        if name not in shared:
+            raise UserError(f"compute.ranks_of: no stages of kind '{name}' have ranks; {did_you_mean(name, shared)}")
 
 
 def check_model(source: ModelSource) -> None:
@@ -63,6 +72,8 @@ def missing_places(recipe: Recipe) -> dict[str, str]:
             models[f"{JUDGE}{kind.key}"] = kind.model(recipe.evaluation.judge).path
         for name, panel in recipe.evaluation.panels.items():
             data[f"evaluation.panels.{name}.path"] = panel.path
+        for name, path in recipe.evaluation.answers.items():
+            data[f"evaluation.answers.{name}"] = path
     named = [(key, path, Path(path)) for key, path in models.items() if path is not None]
     # data paths may start with ~, which model loaders do not expand
     named += [(key, path, Path(path).expanduser()) for key, path in data.items() if path is not None]

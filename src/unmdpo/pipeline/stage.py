@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import torch
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 ONEDNN = bool(torch.backends.mkldnn.enabled)
 
 CONVERTED = "converted"  # the input that holds a model converted from a GGUF file
+# By default: as many ranks as `compute.ranks` says. On request: one, unless `compute.ranks_of` names the kind.
+Ranked = Literal["never", "by default", "on request"]
 Notes = dict[str, Any]  # what a stage adds to its manifest: tokens, FLOPs, …
 S = TypeVar("S", bound=Strict)
 T = TypeVar("T")
@@ -45,7 +47,7 @@ class Kind(Generic[S]):
     work: Callable[["Job[S]"], Notes]
     version: int = 1
     uses_model: bool = False  # runs a model, so it should get a GPU
-    ranked: bool = False  # several ranks can share the work
+    ranked: Ranked = "never"  # whether several ranks can share the work
     cost: Callable[["Estimates", "Stage[S]"], "Cost"] | None = None  # None: negligible
     wanted: Callable[["Graph"], None] | None = None  # adds the stages that a recipe asks for directly
 

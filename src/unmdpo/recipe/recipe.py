@@ -99,9 +99,9 @@ class Recipe(Strict):
         if self.evaluation is None:
             return self
         baseline = self.evaluation.baseline
-        among(self.policies, baseline, ("evaluation", "baseline"), f"'{baseline}' is not a policy")
+        among(self.candidates, baseline, ("evaluation", "baseline"), f"'{baseline}' is not a policy")
         for opponent in self.evaluation.opponents:
-            among(self.policies, opponent, ("evaluation", "opponents"), f"'{opponent}' is not a policy")
+            among(self.candidates, opponent, ("evaluation", "opponents"), f"'{opponent}' is not a policy")
         for panel, numbers in self.evaluation.published.items():
             self._check_published(self.evaluation, panel, numbers)
         if all(panel.apart for panel in self.evaluation.panels.values()):
@@ -109,11 +109,17 @@ class Recipe(Strict):
         self._check_panels(self.evaluation)
         return self
 
+    @property
+    def candidates(self) -> list[str]:
+        """Whose answers are judged: the policies, and those whose answers were made elsewhere."""
+        brought = [] if self.evaluation is None else self.evaluation.answers
+        return list(dict.fromkeys([*self.policies, *brought]))
+
     def _check_published(self, evaluation: EvaluationRecipe, panel: str, numbers: dict[str, PublishedRecipe]) -> None:
         key, opponents = ("evaluation", "published", panel), evaluation.all_opponents
         among(evaluation.panels, panel, key, f"there is no panel '{panel}'")
         for policy, published in numbers.items():
-            among(self.policies, policy, (*key, policy), f"'{policy}' is not a policy")
+            among(self.candidates, policy, (*key, policy), f"'{policy}' is not a policy")
             for opponent in published.against:
                 where = (*key, policy, "against")
                 among(opponents, opponent, where, f"no policy is compared with '{opponent}'")

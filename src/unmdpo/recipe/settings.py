@@ -171,6 +171,11 @@ class EvaluationRecipe(Strict):
     judge: AnyJudge
     max_new_tokens: Count = Field(MAX_NEW_TOKENS, description="longest answer, in tokens")
     initial: bool = Field(False, description="also compare with the initial model")
+    answers: dict[Name, str] = Field(
+        {},
+        description="candidate → JSON lines with prompt and text: answers made elsewhere",
+        json_schema_extra=names_only,
+    )
     opponents: list[Name] = Field([], description="further policies that all others are compared with")
     published: dict[Name, dict[Name, PublishedRecipe]] = Field(
         {}, description="panel → policy → printed numbers", json_schema_extra=names_only

@@ -1,22 +1,28 @@
 """Embeddings, greedy generation and judges, checked against slow, obvious code."""
 
 import copy
+import json
+import shutil
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForSequenceClassification
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForSequenceClassification,
+)
 
 from tests.worlds.models import TINY, tiny, word_tokenizer
 from unmdpo.catalog.judges import FunctionSettings
 from unmdpo.data.identity import Message
-from unmdpo.engine.inference.embed import BATCH, embed_prompts
+from unmdpo.engine.inference.embed import BATCH, Embedder, embed_prompts
 from unmdpo.engine.inference.generate import GenerationSettings, Generator
 from unmdpo.engine.inference.judges import RewardModel, checked, open_function
 from unmdpo.engine.pairs.encode import Encoder
 from unmdpo.engine.settings import ModelSource
 from unmdpo.errors import UserError
-
-CPU = torch.device("cpu")
 
 
 def prompts(count):
@@ -43,21 +49,21 @@ def model():
 
 def test_embeddings_are_the_last_hidden_state_of_each_prompt(model, encoder):
     asked = prompts(BATCH + 3)
-    found = torch.cat(list(embed_prompts(model, encoder, asked)))
+    found = torch.cat(list(embed_prompts(Embedder(model), encoder, asked)))
     assert found.shape == (BATCH + 3, 32)
     for place in (0, 5, BATCH + 2):
         ids = encoder.tokenize([encoder.render([{"role": "user", "content": asked[place][0].content}], prefix=True)])
         with torch.no_grad():
             alone = model.model(torch.tensor(ids)).last_hidden_state[0, -1]
         assert torch.allclose(found[place], alone, atol=1e-5)
-    rest = torch.cat(list(embed_prompts(model, encoder, asked, start=BATCH)))
+    rest = torch.cat(list(embed_prompts(Embedder(model), encoder, asked, start=BATCH)))
     assert torch.equal(rest, found[BATCH:])
 
 
 def test_long_prompts_lose_their_beginning(model, encoder, monkeypatch):
     monkeypatch.setattr("unmdpo.engine.inference.embed.LONGEST", 3)
     long, short = (Message("user", "w9 w8 w7 w1"),), (Message("user", "w1"),)
-    a, b = (next(embed_prompts(model, encoder, [p])) for p in (long, short))
+    a, b = (next(embed_prompts(Embedder(model), encoder, [p])) for p in (long, short))
     assert torch.allclose(a, b, atol=1e-6)  # both end in: w1 <end> <assistant>
 
 
@@ -66,7 +72,7 @@ def test_embeddings_that_are_not_finite_stop(encoder):
     with torch.no_grad():
         broken.model.norm.weight[0] = torch.nan
     with pytest.raises(UserError, match="embedding of prompt 0 is not finite"):
-        list(embed_prompts(broken, encoder, prompts(2)))
+        list(embed_prompts(Embedder(broken), encoder, prompts(2)))
 
 
 # --- Generation -----------------------------------------------------------------------------------
@@ -123,7 +129,7 @@ def reward_folder(tokenizer, tmp_path_factory):
 
 def test_a_reward_model_scores_the_whole_conversation(reward_folder, encoder, monkeypatch):
     monkeypatch.setattr("unmdpo.engine.inference.judges.TOKEN_BUDGET", 20)
-    judge = RewardModel(ModelSource(path=str(reward_folder)), CPU)
+    judge = RewardModel(ModelSource(path=str(reward_folder)))
     asked, responses = prompts(5), ["w1 w2", "", "w3", "w4 w5 w6 w7", "w1"]
     scores = checked(judge, asked, responses)
     for prompt, response, score in zip(asked, responses, scores, strict=True):
@@ -133,9 +139,51 @@ def test_a_reward_model_scores_the_whole_conversation(reward_folder, encoder, mo
             assert score == pytest.approx(float(judge.model(ids).logits[0, 0]), abs=1e-5)
 
 
+def test_a_reward_model_with_several_outputs_needs_a_choice(reward_folder, tmp_path):
+    config = AutoConfig.from_pretrained(reward_folder, num_labels=3)
+    config.id2label = {0: "helpful", 1: "harmless", 2: "short"}
+    torch.manual_seed(0)
+    model = AutoModelForSequenceClassification.from_config(config)
+    with torch.no_grad():
+        model.score.weight.normal_()
+    model.save_pretrained(tmp_path / "three")
+    AutoTokenizer.from_pretrained(reward_folder).save_pretrained(tmp_path / "three")
+    source = ModelSource(path=str(tmp_path / "three"))
+    with pytest.raises(UserError, match=r"3 outputs; set evaluation\.judge\.label to one of 0 \(helpful\), 1"):
+        RewardModel(source)
+    with pytest.raises(UserError, match="has no output 'harmles'; did you mean 'harmless'"):
+        RewardModel(source, "harmles")
+    asked, responses = prompts(3), ["w1 w2", "w3", "w4 w5 w6 w7"]
+    by_name, by_place = (RewardModel(source, label)(asked, responses) for label in ("harmless", 1))
+    assert by_name == by_place != RewardModel(source, 0)(asked, responses)
+
+
+def test_a_language_model_is_no_reward_model(tmp_path):
+    tiny("llama, untied", dtype=torch.float32).save_pretrained(tmp_path)
+    word_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"has no score head[\s\S]*evaluation\.judge\.endpoint"):
+        RewardModel(ModelSource(path=str(tmp_path)))
+
+
+def test_the_last_token_is_scored_even_if_it_looks_like_padding(reward_folder, encoder, tmp_path):
+    """A model without a padding token reads its score at the very last token; ours is chosen so that it still does."""
+    shutil.copytree(reward_folder, tmp_path / "judge")
+    config = json.loads((tmp_path / "judge" / "config.json").read_text())
+    config["pad_token_id"] = None
+    (tmp_path / "judge" / "config.json").write_text(json.dumps(config))
+    judge = RewardModel(ModelSource(path=str(tmp_path / "judge")))
+    asked, responses = prompts(4), ["w1 w2", "w0", "w3", "w4 w5 w6 w7"]
+    scores = judge(asked, responses)
+    for prompt, response, score in zip(asked, responses, scores, strict=True):
+        ids = torch.tensor(encoder.tokenize([f"<user> {prompt[0].content} <end> <assistant> {response} <end> "]))
+        judge.model.config.pad_token_id = None
+        with torch.no_grad():
+            assert score == pytest.approx(float(judge.model(ids).logits[0, 0]), abs=1e-5)
+
+
 def test_a_missing_judge_is_said(tmp_path):
-    with pytest.raises(UserError, match=r"the judge '.*nowhere' could not be loaded"):
-        RewardModel(ModelSource(path=str(tmp_path / "nowhere")), CPU)
+    with pytest.raises(UserError, match=r"of '.*nowhere' could not be loaded"):
+        RewardModel(ModelSource(path=str(tmp_path / "nowhere")))
 
 
 def longest_wins(prompts, responses):

@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 
-from tests.worlds.families import VARIANTS, WINDOW, build, families
+from tests.worlds.families import NAMES, VARIANTS, WINDOW, build
 from tests.worlds.models import one_by_one, pair
 from unmdpo.engine.pairs.encode import EncodedPair, EncodedPairs
 from unmdpo.engine.pairs.proof import prove
@@ -16,24 +16,6 @@ PAIRS = [pair(5, 7, 4, 1), pair(1, 1, 9, 2), pair(12, 3, 20, 3), pair(3, 8, 8, 4
 ENCODED = EncodedPairs.of(PAIRS)
 assert max(len(p.prompt) + len(p.chosen) for p in PAIRS) > 2 * WINDOW
 
-# What cannot be built small here, or needs something else than tokens, and why.
-NOT_TRIED = {
-    "blt": "its byte patches need a second model",
-    "cohere_compass_text": "its default configuration cannot be built",
-    "dbrx": "its default configuration cannot be built",
-    "gemma3n": "its vision tower needs timm",
-    "gemma4_assistant": "drafts for another model",
-    "gemma4_unified_assistant": "drafts for another model",
-    "moshi": "speech",
-    "moss_transcribe_diarize": "speech",
-    "musicgen": "music",
-    "musicgen_melody": "music",
-    "phi4_multimodal": "its encoders do not shrink",
-    "qwen4_exp": "its default configuration cannot be built",
-    "qwen4_exp_text": "its default configuration cannot be built",
-    "reformer": "its backward pass works with dropout only",
-    "xmod": "needs the language of its input",
-}
 # People ask for these: they must take the fast path.
 PACKED = [
     "llama", "llama4", "llama4_text", "mllama", "qwen2", "qwen3", "qwen3_moe", "mistral", "mixtral", "ministral",
@@ -42,7 +24,6 @@ PACKED = [
     "starcoder2", "minicpm3", "nemotron", "falcon", "gpt2", "opt", *VARIANTS,
 ]  # fmt: skip
 DYNAMIC = "llama, dynamic rope"  # remembers the longest sequence, so it is tested by itself
-NAMES = [name for name in families() if name not in NOT_TRIED]
 
 
 def proven(scorer):

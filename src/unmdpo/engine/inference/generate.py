@@ -16,9 +16,14 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from unmdpo.data.identity import Prompt
 from unmdpo.engine.inference.decode import can_decode, decode
+from unmdpo.engine.inference.padding import of_one_length, padding_is_harmless, shortest_and_longest
+from unmdpo.engine.models import longest_input
 from unmdpo.engine.pairs.encode import Encoder, as_dicts
 from unmdpo.engine.pairs.padding import alike, padded
+from unmdpo.engine.pairs.rope import rope_limit
+from unmdpo.engine.ranks import Ranks
 from unmdpo.engine.settings import MAX_NEW_TOKENS
+from unmdpo.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -44,30 +49,63 @@ class Generator:
     def __init__(self, model: PreTrainedModel, encoder: Encoder, settings: GenerationSettings | None = None) -> None:
         self.model, self.encoder = model, encoder
         model.train(False)
-        self.settings = settings or GenerationSettings()
-        self.budget = self.settings.token_budget or default_budget(model)
+        self.settings, self.ranks = settings or GenerationSettings(), Ranks.current()
+        self.budget = self.ranks.share(self.settings.token_budget or default_budget(model))
         self._ends = self._end_tokens()
-        self._can_decode = can_decode(model)
+        self._can_decode = self.ranks.world == 1 and can_decode(model)
 
     def batches(self, prompts: Sequence[Prompt]) -> list[list[int]]:
         """Groups prompts of similar length, longest first, each batch within the budget."""
         self.rows = self.encoder.tokenize([self.encoder.render(as_dicts(p), prefix=True) for p in prompts])
+        self._check_lengths()
         lengths = [len(row) + self.settings.max_new_tokens for row in self.rows]
-        return alike(lengths, self.budget)
+        return alike(lengths, self.budget) if self._pads(lengths) else of_one_length(lengths, self.budget)
+
+    def _pads(self, lengths: Sequence[int]) -> bool:
+        """Whether rows may be padded: tried on a few, and not where frequencies depend on the longest row."""
+        if len(set(lengths)) < 2:
+            return True
+        if max(lengths) > rope_limit(self.model):
+            return False
+        few = [self.rows[place] for place in shortest_and_longest(self.rows)]
+        alone = torch.cat([self._first_logits([row]) for row in few])
+        harmless = padding_is_harmless(self.model, self._first_logits(few), alone, "prompts to answer")
+        return self.ranks.agree(harmless, self.model.device)
+
+    @torch.no_grad()
+    def _first_logits(self, rows: Sequence[list[int]]) -> Tensor:
+        """(n, v) for the first token of each response."""
+        tokens, mask = (each.to(self.model.device) for each in padded(rows, self._pad, "left"))
+        settings = GenerationConfig(  # type: ignore[no-untyped-call]
+            max_new_tokens=1, do_sample=False, pad_token_id=self._pad, output_logits=True, return_dict_in_generate=True
+        )
+        with _plain_generation(self.model):
+            made = self.model.generate(input_ids=tokens, attention_mask=mask, generation_config=settings)  # type: ignore[operator]
+        logits: Tensor = made.logits[0]
+        return logits.float()
+
+    def _check_lengths(self) -> None:
+        for place, row in enumerate(self.rows):
+            if self._context is not None and len(row) >= self._context:
+                raise UserError(f"prompt {place} has {len(row)} tokens, but the model takes {self._context}")
+
+    @property
+    def _context(self) -> int | None:
+        return longest_input(self.model.config)
 
     def generate(self, prompts: Sequence[Prompt], done: Collection[int] = ()) -> Iterator[list[Generation]]:
-        """Yields one list per batch, skipping the prompts in `done`."""
-        for members in self.batches(prompts):
-            left = [place for place in members if place not in done]
-            if left:
-                yield self._batch(left)
+        """Yields one list per batch, skipping the prompts in `done`. Ranks take turns, and each gets all responses."""
+        batches = [[place for place in members if place not in done] for members in self.batches(prompts)]
+        for members, counts in self.ranks.turns([[left for left in batches if left]]):
+            made = self._batch(members)
+            yield from (batch for batch in self.ranks.gather(made if counts else []) if batch)
 
     @torch.no_grad()
     def _batch(self, members: list[int]) -> list[Generation]:
         tokens, mask = padded([self.rows[i] for i in members], self._pad, "left")
         with without_cudnn_attention():
             if self._can_decode:
-                limit = self.settings.max_new_tokens
+                limit = self._limit(tokens)
                 written = decode(self.model, tokens, mask, limit, self._ends, self._pad)
             else:
                 written = self._generate_with_transformers(tokens, mask)
@@ -76,16 +114,23 @@ class Generator:
     def _generate_with_transformers(self, tokens: Tensor, mask: Tensor) -> Tensor:
         """(n, at most max_new_tokens), for models whose cache is of another kind: sliding windows, states."""
         settings = GenerationConfig(  # type: ignore[no-untyped-call]
-            max_new_tokens=self.settings.max_new_tokens,
+            max_new_tokens=self._limit(tokens),
             do_sample=False,
             pad_token_id=self._pad,
             eos_token_id=sorted(self._ends),
         )
         tokens, mask = tokens.to(self.model.device), mask.to(self.model.device)
         with _plain_generation(self.model):
-            whole = self.model.generate(input_ids=tokens, attention_mask=mask, generation_config=settings)  # type: ignore[operator]
+            whole = self.model.generate(
+                input_ids=tokens, attention_mask=mask, generation_config=settings, synced_gpus=self.ranks.world > 1
+            )  # type: ignore[operator]
         written: Tensor = whole[:, tokens.shape[1] :]
         return written
+
+    def _limit(self, tokens: Tensor) -> int:
+        """The most tokens that a batch may write within the model's context."""
+        room = self._context - tokens.shape[1] if self._context is not None else self.settings.max_new_tokens
+        return min(self.settings.max_new_tokens, room)
 
     def _generation(self, place: int, row: list[int]) -> Generation:
         end = next((i for i, token in enumerate(row) if token in self._ends), None)

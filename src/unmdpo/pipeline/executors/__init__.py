@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from typing import Literal
 
+from unmdpo.engine.ranks import Ranks
 from unmdpo.pipeline.check import check_outside
 from unmdpo.pipeline.executors.local import one_by_one, side_by_side
 from unmdpo.pipeline.executors.ray import work_on_ray
+from unmdpo.pipeline.executors.torchrun import all_together, inside_torchrun, join_torchrun
 from unmdpo.pipeline.run import Run
 from unmdpo.pipeline.view import View
 
@@ -22,21 +24,26 @@ def execute(
 ) -> Run:
     """Runs the stages that are not finished yet; finished ones are redone only with `force`.
 
-    With one job, stages run in this process; with several, in separate processes; with Ray, wherever Ray puts them.
+    With one job, stages run in this process; with several, in separate processes; with Ray, wherever Ray puts them;
+    inside a `torchrun` job, on its ranks.
     """
-    view = view or View()
+    view, ranks = view or View(), join_torchrun(run) if inside_torchrun() else Ranks()
     wanted = run.wanted(until, only)
     check_outside(run, wanted)
-    for pattern in force:
-        for name in run.with_dependents(run.matching(pattern)):
-            run.store.remove(run.stages[name].place)
-    run.store.prepare()
-    run.record()
+    if ranks.first:
+        for pattern in force:
+            for name in run.with_dependents(run.matching(pattern)):
+                run.store.remove(run.stages[name].place)
+        run.store.prepare()
+        run.record()
+    ranks.wait()
     missing = [name for name in wanted if run.find(run.stages[name]) is None]
     for name in wanted:
         if name not in missing:
             view.cached(name)
-    if executor == "ray":
+    if inside_torchrun():
+        all_together(run, missing, view)
+    elif executor == "ray":
         work_on_ray(run, missing, view)
     elif jobs > 1:
         side_by_side(run, missing, jobs, view)

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from unmdpo.errors import Stopped, UserError, stop
-from unmdpo.pipeline.executors.making import make_here, raise_failures, ready_stages, shared_by_ranks
+from unmdpo.pipeline.executors.making import make_here, raise_failures, ranks_of, ready_stages
 from unmdpo.pipeline.executors.ranks import launch
 from unmdpo.pipeline.run import Run, open_run
 from unmdpo.pipeline.stage import Stage
@@ -40,6 +40,10 @@ class _Worker:
     began: float
 
 
+def most_ranks(recipe: Recipe) -> int:
+    return max([recipe.compute.ranks, *recipe.compute.ranks_of.values()])
+
+
 def default_jobs(ranks: int = 1) -> int:
     """As many stages at once as there are GPUs, or cores if there are none, divided by the ranks of a stage."""
     return max(1, (torch.cuda.device_count() or len(os.sched_getaffinity(0))) // ranks)
@@ -47,8 +51,8 @@ def default_jobs(ranks: int = 1) -> int:
 
 def make(run: Run, stage: Stage[Any], report: Callable[[str], None]) -> None:
     """Runs one stage whose inputs are finished; over several ranks if the recipe asks and the stage can."""
-    if shared_by_ranks(run, stage):
-        launch(run, stage)
+    if ranks_of(run, stage) > 1:
+        launch(run, stage, report)
     else:
         make_here(run, stage, report)
 
@@ -131,7 +135,7 @@ def _work(recipe: str, root: str, name: str, slot: int, jobs: int, messages: Any
     """Runs in the stage's process: takes its share of the machine, then does the stage."""
     signal.signal(signal.SIGTERM, stop)
     described = Recipe.model_validate_json(recipe)
-    gpus, ranks = torch.cuda.device_count(), described.compute.ranks
+    gpus, ranks = torch.cuda.device_count(), most_ranks(described)
     if gpus:
         allowed = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus)))).split(",")
         own = [allowed[(slot * ranks + place) % gpus] for place in range(ranks)]

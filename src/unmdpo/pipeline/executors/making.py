@@ -34,14 +34,17 @@ def manifest_head(run: Run, stage: Stage[Any], inputs: Mapping[str, Artifact]) -
         "key": stage.key,
         "settings": stage.settings.model_dump(mode="json"),
         "device": device_name(),
-        "ranks": run.recipe.compute.ranks if stage.kind.ranked else 1,
+        "ranks": ranks_of(run, stage),
         "inputs": {name: {"place": places[name], "digest": a.digest} for name, a in inputs.items()},
     }
 
 
-def shared_by_ranks(run: Run, stage: Stage[Any]) -> bool:
-    """Whether several ranks share this stage."""
-    return run.recipe.compute.ranks > 1 and stage.kind.ranked
+def ranks_of(run: Run, stage: Stage[Any]) -> int:
+    """How many ranks share this stage."""
+    compute, kind = run.recipe.compute, stage.kind
+    if kind.ranked == "never":
+        return 1
+    return compute.ranks_of.get(kind.name, compute.ranks if kind.ranked == "by default" else 1)
 
 
 def ready_stages(run: Run, waiting: Sequence[str], failures: Mapping[str, str]) -> list[str]:

@@ -1,59 +1,82 @@
 """Runs one stage over several ranks: `torchrun` starts them, and the first one writes to the store.
 
 torchrun … -m unmdpo.pipeline.executors.ranks RECIPE STORE STAGE
+
+The first rank tells the process that started it, line by line, how far it is and what went wrong.
 """
 
+import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import traceback
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 import torch.distributed as dist
 
 from unmdpo.engine.ranks import join, local_device
 from unmdpo.errors import Stopped, UserError
-from unmdpo.pipeline.executors.making import manifest_head
+from unmdpo.pipeline.executors.making import manifest_head, ranks_of
 from unmdpo.pipeline.run import Run, open_run
 from unmdpo.pipeline.stage import Job, Stage
 from unmdpo.pipeline.store import Store
 from unmdpo.recipe import Recipe
 
-USER_ERROR = 2  # exit code
+USER_ERROR, CRASH = 2, 1  # exit codes
+# In the error of a rank that waits for one that is gone.
+LEFT_ALONE = ("closed by peer", "Connection reset", "Timed out", "timed out", "DistBackendError", "Broken pipe")
+PROGRESS, ERROR, CRASHED = "unmdpo-progress: ", "unmdpo-error: ", "unmdpo-crash: "  # what a line is about
 
 
-def launch(run: Run, stage: Stage[Any]) -> None:
+def launch(run: Run, stage: Stage[Any], report: Callable[[str], None]) -> None:
     """Runs a stage on this machine, with as many processes as the recipe asks for."""
-    count = run.recipe.compute.ranks
+    count = ranks_of(run, stage)
     if torch.cuda.is_available() and torch.cuda.device_count() < count:
-        raise UserError(f"compute.ranks is {count}, but this machine has {torch.cuda.device_count()} GPUs")
-    with tempfile.TemporaryDirectory() as folder:
+        raise UserError(f"{stage.name} wants {count} ranks, but this machine has {torch.cuda.device_count()} GPUs")
+    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "errors").open("w+", encoding="utf-8") as errors:
         recipe = Path(folder) / "recipe.json"
         recipe.write_text(run.recipe.model_dump_json(), "utf-8")
         command = [
             sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count),
             "-m", "unmdpo.pipeline.executors.ranks", str(recipe), str(run.store.root), stage.name,
         ]  # fmt: skip
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as started:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as started:
             try:
-                _, errors = started.communicate()
+                assert started.stdout is not None
+                _listen(started.stdout, report)
+                started.wait()
             except BaseException:
                 started.terminate()  # torchrun forwards it, and the ranks write their checkpoint
-                started.communicate()
+                started.wait()
                 raise
+        errors.seek(0)
+        told = errors.read()
     if started.returncode:
-        raise UserError(_failure_message(errors, stage, count))
+        raise UserError(_failure_message(told, stage, count))
+
+
+def _listen(lines: IO[str], report: Callable[[str], None]) -> None:
+    """Shows the first rank's progress until the ranks are gone."""
+    for line in lines:
+        if line.startswith(PROGRESS):
+            report(line.removeprefix(PROGRESS).rstrip("\n"))
 
 
 def _failure_message(errors: str, stage: Stage[Any], count: int) -> str:
-    """The error a rank reported, or a message that a rank died or hung without reporting one."""
-    for line in errors.splitlines():
-        if line.startswith("error: "):
-            return line.removeprefix("error: ")
-    ends = [line.strip() for line in errors.splitlines() if "exitcode" in line or "Timed out" in line]
+    """The error a rank reported, the traceback of one that crashed, or, if none said anything, that one was lost."""
+    lines = errors.splitlines()
+    for line in lines:
+        if line.startswith(ERROR):
+            return str(json.loads(line.removeprefix(ERROR)))
+    crashes = [json.loads(line.removeprefix(CRASHED)) for line in lines if line.startswith(CRASHED)]
+    crashes = [crash for crash in crashes if not any(sign in crash for sign in LEFT_ALONE)]
+    if crashes:
+        return f"one of {count} ranks failed:\n{crashes[0]}"
+    ends = [line.strip() for line in lines if "exitcode" in line or "Timed out" in line]
     last = ends[-1] if ends else "torchrun gave no reason"
     return (
         f"{stage.name}: one of {count} ranks was lost ({last[:200]}): killed, hung, or out of memory. "
@@ -61,15 +84,15 @@ def _failure_message(errors: str, stage: Stage[Any], count: int) -> str:
     )
 
 
-def take_part(run: Run, stage: Stage[Any]) -> None:
+def take_part(run: Run, stage: Stage[Any], report: Callable[[str], None] | None = None) -> None:
     """Runs on each rank: the first creates the artifact, the others help with the work."""
-    device = local_device()
+    device, silent = local_device(), _silent
     ranks = join(device, run.recipe.compute.rank_minutes)
     inputs, called = run.inputs_of(stage), list[bool]()
 
     def work(folder: Path) -> Mapping[str, Any]:
         called.append(ranks.agree(True, device))
-        return Job(stage, folder, inputs, run.recipe.compute, _silent, run.store.proofs).do()
+        return Job(stage, folder, inputs, run.recipe.compute, report or silent, run.store.proofs).do()
 
     if ranks.first:
         run.store.make(stage.place, manifest_head(run, stage, inputs), work)
@@ -77,23 +100,34 @@ def take_part(run: Run, stage: Stage[Any]) -> None:
             ranks.agree(False, device)  # another process made it: the others can stop
     elif ranks.agree(True, device):
         folder = run.store.work_folder(stage.place)
-        Job(stage, folder, inputs, run.recipe.compute, _silent, run.store.proofs).do()
+        Job(stage, folder, inputs, run.recipe.compute, silent, run.store.proofs).do()
 
 
 def _silent(text: str) -> None:
-    """Ignores progress: the process that started the ranks shows it."""
+    """Ignores progress: the first rank reports it."""
+
+
+def _tell(text: str) -> None:
+    print(f"{PROGRESS}{text}", flush=True)
 
 
 def main(recipe: str, root: str, name: str) -> None:
     run = open_run(Recipe.model_validate_json(Path(recipe).read_text("utf-8")), Store(Path(root)))
     try:
-        take_part(run, run.stages[name])
+        take_part(run, run.stages[name], _tell)
         dist.destroy_process_group()
     except Stopped as error:
         os._exit(128 + error.signal)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
-        os._exit(USER_ERROR)  # not sys.exit: other ranks may be waiting for this one
+        _end(ERROR, str(error), USER_ERROR)
+    except Exception:
+        _end(CRASHED, traceback.format_exc(), CRASH)
+
+
+def _end(kind: str, text: str, code: int) -> None:
+    """Says why, in one line, and ends at once: other ranks may be waiting for this one."""
+    print(f"{kind}{json.dumps(text)}", file=sys.stderr, flush=True)
+    os._exit(code)
 
 
 if __name__ == "__main__":

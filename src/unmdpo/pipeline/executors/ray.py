@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from unmdpo.errors import UserError
-from unmdpo.pipeline.executors.making import make_here, raise_failures, ready_stages, shared_by_ranks
+from unmdpo.pipeline.executors.making import make_here, raise_failures, ranks_of, ready_stages
 from unmdpo.pipeline.executors.ranks import take_part
 from unmdpo.pipeline.run import Run, open_run
 from unmdpo.pipeline.store import Store
@@ -43,8 +43,8 @@ def work_on_ray(run: Run, missing: Sequence[str], view: View) -> None:
     while waiting or running:
         for name in ready_stages(run, waiting, failures):
             waiting.remove(name)
-            if shared_by_ranks(run, run.stages[name]):
-                submitted = shared.options(num_cpus=0, name=name).remote(recipe, root, name, on_gpus)
+            if ranks_of(run, run.stages[name]) > 1:
+                submitted = shared.options(num_cpus=0, name=name).remote(recipe, root, name, on_gpus, str(Path.cwd()))
             else:
                 gpus = int(on_gpus and run.stages[name].kind.uses_model)
                 submitted = alone.options(num_gpus=gpus, num_cpus=1, name=name).remote(recipe, root, name)
@@ -81,7 +81,7 @@ def _work(recipe: str, root: str, name: str) -> str | None:
     return None
 
 
-def _work_together(recipe: str, root: str, name: str, on_gpus: bool) -> str | None:
+def _work_together(recipe: str, root: str, name: str, on_gpus: bool, here: str) -> str | None:
     """Runs a stage as a Ray Train job with the recipe's number of ranks; returns what went wrong, or None."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig  # noqa: PLC0415 - an extra
     from ray.train.torch import TorchConfig, TorchTrainer  # noqa: PLC0415
@@ -91,9 +91,9 @@ def _work_together(recipe: str, root: str, name: str, on_gpus: bool) -> str | No
         problem = Path(records) / "problem"
         trainer = TorchTrainer(
             _rank,
-            train_loop_config={"recipe": recipe, "root": root, "stage": name, "problem": str(problem)},
+            train_loop_config={"recipe": recipe, "root": root, "stage": name, "problem": str(problem), "here": here},
             torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if on_gpus else "gloo"),
-            scaling_config=ScalingConfig(num_workers=run.recipe.compute.ranks, use_gpu=on_gpus),
+            scaling_config=ScalingConfig(num_workers=ranks_of(run, run.stages[name]), use_gpu=on_gpus),
             run_config=RunConfig(name="job", storage_path=records, failure_config=FailureConfig(max_failures=RETRIES)),
         )
         try:
@@ -104,7 +104,10 @@ def _work_together(recipe: str, root: str, name: str, on_gpus: bool) -> str | No
 
 
 def _rank(config: dict[str, str]) -> None:
-    """Runs on each rank, in the process group that Ray Train created."""
+    """Runs on each rank, in the process group that Ray Train created. Paths in a recipe are relative to the folder
+    that it was started in, which is not Ray Train's."""
+    if Path(config["here"]).is_dir():
+        os.chdir(config["here"])
     problem = Path(config["problem"])
     if problem.exists():
         raise RuntimeError("an earlier attempt failed with a user error; retrying would not help")

@@ -173,4 +173,4 @@ def encode(job: Job[EncodedSettings]) -> Notes:
 COMPARISONS_STAGE = Kind("comparisons", read_comparisons)
 VALIDATION_STAGE = Kind("validation", read_validation)
 PANEL_STAGE = Kind("panel", draw_panel)
-ENCODED_STAGE = Kind("encoded", encode)
+ENCODED_STAGE = Kind("encoded", encode, version=2)

@@ -3,18 +3,24 @@
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from transformers import PreTrainedModel
 
 from unmdpo.catalog.judges import AnyJudge, kind_of
 from unmdpo.catalog.objectives import INITIAL
+from unmdpo.data.panels import read_answers
+from unmdpo.engine.adapters import is_adapter
 from unmdpo.engine.inference.endpoint import PairwiseJudge, Question
 from unmdpo.engine.inference.generate import GenerationSettings, Generator
 from unmdpo.engine.inference.judges import checked
-from unmdpo.engine.models import load_model
 from unmdpo.engine.pairs.encode import Encoder
-from unmdpo.engine.ranks import local_device
+from unmdpo.engine.ranks import Ranks
+from unmdpo.engine.settings import ModelSource
+from unmdpo.engine.sharding import open_to_read
+from unmdpo.errors import UserError
 from unmdpo.files import read_lines, write_json, write_lines
 from unmdpo.pipeline.artifacts import GENERATIONS, MODEL, PANEL, SCORES, SUMMARY, Line, Panel
 from unmdpo.pipeline.costs import MEAN_PROMPT, Cost, Estimates
@@ -31,6 +37,8 @@ from unmdpo.stats.evaluation import Judged, Outcome, Resamples, by_domain, compa
 class AnswerSettings(Strict):
     model: PinnedModel
     max_new_tokens: int
+    answers: str | None  # a file with answers that were made elsewhere
+    files: Files
 
 
 class JudgementSettings(Strict):
@@ -50,7 +58,7 @@ def summary(graph: Graph) -> None:
     evaluation = graph.recipe.evaluation
     if evaluation is None:
         return
-    policies = [*graph.recipe.policies, *([INITIAL] if evaluation.initial else [])]
+    policies = [*graph.recipe.candidates, *([INITIAL] if evaluation.initial else [])]
     inputs: dict[str, Stage[Any]] = {}
     for name in evaluation.answered:
         drawn = panel(graph, name)
@@ -68,9 +76,15 @@ def generation(graph: Graph, candidate: str, panel_name: str) -> Stage[AnswerSet
     evaluation, model = graph.recipe.evaluation, graph.recipe.model
     assert evaluation is not None
     inputs: dict[str, Stage[Any]] = {"panel": panel(graph, panel_name), **converted_model(graph, model)}
-    if candidate != INITIAL:
+    answers = evaluation.answers.get(candidate)
+    if candidate != INITIAL and answers is None:
         inputs["policy"] = policy(graph, candidate)
-    settings = AnswerSettings(model=graph.pinned(model), max_new_tokens=evaluation.max_new_tokens)
+    settings = AnswerSettings(
+        model=graph.pinned(model),
+        max_new_tokens=evaluation.max_new_tokens,
+        answers=answers,
+        files=graph.files([answers]),
+    )
     return graph.stage(GENERATION_STAGE, settings, inputs, GENERATION_STAGE.called(candidate, panel_name))
 
 
@@ -94,38 +108,74 @@ def judgement(graph: Graph, candidate: str, panel_name: str) -> Stage[JudgementS
 
 def answer(job: Job[AnswerSettings]) -> Notes:
     """Writes greedy responses to every prompt of a panel; resumes after the last complete batch."""
-    prompts, source = job.load(PANEL, "panel"), job.source(job.settings.model)
-    weights = source
-    if "policy" in job.inputs:
-        weights = source.located(str(job.load(MODEL, "policy")))
-    model = load_model(weights, device=local_device())
+    if job.settings.answers is not None:
+        return _bring_in(job, Path(job.settings.answers))
+    prompts, source, ranks = job.load(PANEL, "panel"), job.source(job.settings.model), Ranks.current()
     path, budget = job.folder / "batches.jsonl", job.folder / "budget.json"
-    settings = GenerationSettings(
-        max_new_tokens=job.settings.max_new_tokens,
-        token_budget=json.loads(budget.read_text("utf-8")) if budget.exists() else None,
-    )
-    generator = Generator(model, Encoder.of(source), settings)
-    write_json(budget, generator.budget)  # free memory, and so the batches, may differ next time
-    done = [line["batch"] for line in read_lines(path)]
-    write_lines(path, ({"batch": batch} for batch in done))
+    known = json.loads(budget.read_text("utf-8")) if ranks.first and budget.exists() else None
+    settings = GenerationSettings(max_new_tokens=job.settings.max_new_tokens, token_budget=ranks.share(known))
+    generator = Generator(_policy(job, source), Encoder.of(source), settings)
+    done: list[list[Line]] = ranks.share([line["batch"] for line in read_lines(path)] if ranks.first else [])
+    if ranks.first:
+        write_json(budget, generator.budget)  # free memory, and so the batches, may differ next time
+        write_lines(path, ({"batch": batch} for batch in done))
     answered = {response["prompt"] for batch in done for response in batch}
-    with path.open("a", encoding="utf-8") as file:
-        for batch in generator.generate(prompts.prompts, answered):
-            done.append([response.to_dict() for response in batch])
-            file.write(json.dumps({"batch": done[-1]}, ensure_ascii=False) + "\n")
-            file.flush()
-    path.unlink()
-    budget.unlink()
+    for batch in generator.generate(prompts.prompts, answered):
+        done.append([response.to_dict() for response in batch])
+        if ranks.first:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"batch": done[-1]}, ensure_ascii=False) + "\n")
+        job.report(f"{sum(map(len, done))}/{len(prompts)} answered")
     ordered = sorted((response for batch in done for response in batch), key=lambda response: int(response["prompt"]))
     rows = [{"prompt_hash": prompts.hashes[response["prompt"]]} | response for response in ordered]
-    job.save(GENERATIONS, rows)
+    if ranks.first:
+        path.unlink()
+        budget.unlink()
+        job.save(GENERATIONS, rows)
     return {"tokens": sum(row["tokens"] for row in rows), "unfinished": sum(not row["finished"] for row in rows)}
+
+
+def _policy(job: Job[AnswerSettings], source: ModelSource) -> PreTrainedModel:
+    """The policy to answer with: the initial model, another one in its place, or an adapter beside it."""
+    if "policy" not in job.inputs:
+        return open_to_read(source, lambda model: model)
+    folder = job.load(MODEL, "policy")
+    if is_adapter(folder):
+        return open_to_read(source, lambda model: model, adapter=folder)
+    return open_to_read(source.located(str(folder)), lambda model: model)
+
+
+def _bring_in(job: Job[AnswerSettings], path: Path) -> Notes:
+    """Takes answers that were made elsewhere, one for every prompt of the panel."""
+    prompts, answers = job.load(PANEL, "panel"), read_answers(path.expanduser())
+    missing = [place for place, name in enumerate(prompts.hashes) if name not in answers]
+    if missing:
+        raise UserError(
+            f"{path}: no answer to {len(missing)} of {len(prompts)} prompts of the panel, for example to "
+            f"{prompts.prompts[missing[0]][-1].content[:80]!r}"
+        )
+    tokenizer = Encoder.of(job.source(job.settings.model)).tokenizer
+    rows = [
+        {
+            "prompt_hash": name,
+            "prompt": place,
+            "text": answers[name],
+            "tokens": len(tokenizer(answers[name], add_special_tokens=False)["input_ids"]),
+            "finished": True,
+        }
+        for place, name in enumerate(prompts.hashes)
+    ]
+    if Ranks.current().first:
+        job.save(GENERATIONS, rows)
+    return {"tokens": sum(row["tokens"] for row in rows), "unfinished": 0, "answers": str(path)}
 
 
 def judge(job: Job[JudgementSettings]) -> Notes:
     """Scores each response."""
     prompts, responses = job.load(PANEL, "panel"), job.load(GENERATIONS, "generation")
     kind = kind_of(job.settings.judge)
+    if kind.model is None and Ranks.current().world > 1:
+        raise UserError(f"a judge of kind '{kind.name}' is asked by one process: leave judgement out of ranks_of")
     opened = kind.open(job.settings.judge)
     if kind.pairwise:
         scores = _preferences(opened, job, prompts, responses)
@@ -135,7 +185,8 @@ def judge(job: Job[JudgementSettings]) -> Notes:
         {"prompt_hash": row["prompt_hash"], "score": score, "characters": len(row["text"])}
         for row, score in zip(responses, scores, strict=True)
     ]
-    job.save(SCORES, rows)
+    if Ranks.current().first:
+        job.save(SCORES, rows)
     return {"mean_score": float(np.mean(scores))}
 
 
@@ -237,6 +288,6 @@ def _judging_cost(estimates: Estimates, stage: Stage[JudgementSettings]) -> Cost
     return estimates.reading(model(judge), float(prompts * (MEAN_PROMPT + written)))
 
 
-GENERATION_STAGE = Kind("generation", answer, uses_model=True, cost=_answering_cost)
-JUDGEMENT_STAGE = Kind("judgement", judge, uses_model=True, cost=_judging_cost)
+GENERATION_STAGE = Kind("generation", answer, uses_model=True, ranked="on request", cost=_answering_cost)
+JUDGEMENT_STAGE = Kind("judgement", judge, uses_model=True, ranked="on request", cost=_judging_cost)
 SUMMARY_STAGE = Kind("summary", summarize, wanted=summary)

@@ -133,5 +133,5 @@ def _cost(estimates: Estimates, stage: Stage[PilotSettings]) -> Cost:
     )  # fmt: skip
 
 
-PILOT_STAGE = Kind("pilot", train_pilot, uses_model=True, ranked=True, cost=_cost)
+PILOT_STAGE = Kind("pilot", train_pilot, version=2, uses_model=True, ranked="by default", cost=_cost)
 OOF_STAGE = Kind("oof", gather_evidence)

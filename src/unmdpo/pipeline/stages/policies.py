@@ -159,4 +159,6 @@ def _cost(estimates: Estimates, stage: Stage[PolicySettings]) -> Cost:
     return estimates.training(s.model, s.training, s.objective)
 
 
-POLICY_STAGE = Kind("policy", train_policy, uses_model=True, ranked=True, cost=_cost, wanted=policies)
+POLICY_STAGE = Kind(
+    "policy", train_policy, version=2, uses_model=True, ranked="by default", cost=_cost, wanted=policies
+)

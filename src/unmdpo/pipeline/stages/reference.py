@@ -1,13 +1,15 @@
 """The initial model on the data: log-probabilities for every pair, embeddings for every prompt."""
 
+from functools import partial
+
 import torch
 
-from unmdpo.engine.inference.embed import embed_prompts
-from unmdpo.engine.models import load_model
+from unmdpo.engine.inference.embed import Embedder, embed_prompts
 from unmdpo.engine.pairs.encode import Encoder
 from unmdpo.engine.pairs.score import score
 from unmdpo.engine.ranks import Ranks, local_device
 from unmdpo.engine.settings import ModelSource
+from unmdpo.engine.sharding import open_to_read
 from unmdpo.files import replacing
 from unmdpo.pipeline.artifacts import COMPARISONS, EMBEDDINGS, PAIRS, PROMPTS, REFERENCE
 from unmdpo.pipeline.costs import MEAN_PROMPT, Cost, Estimates
@@ -61,27 +63,29 @@ def score_reference(job: Job[ModelSettings]) -> Notes:
 
 def embed(job: Job[ModelSettings]) -> Notes:
     """Computes (u, d) embeddings of the training prompts; resumes where an earlier attempt stopped."""
-    source, device = job.source(job.settings.model), local_device()
+    source, first = job.source(job.settings.model), Ranks.current().first
     rows = job.load(COMPARISONS, "comparisons")
     index = PromptIndex.of(rows)
     parts = sorted(job.folder.glob("part-*.safetensors"))
     done = [EMBEDDINGS.read(path) for path in parts]
-    model = load_model(source, device=device)
-    batches = embed_prompts(model, Encoder.of(source), index.prompts, start=sum(map(len, done)))
+    done = Ranks.current().share(done)  # the others may have looked before the first rank cleaned up
+    embedder = open_to_read(source, partial(Embedder, device=local_device()))
+    batches = embed_prompts(embedder, Encoder.of(source), index.prompts, start=sum(map(len, done)))
     waiting: list[torch.Tensor] = []
     for batch in batches:
         waiting.append(batch)
         if len(waiting) == PART:
             done.append(torch.cat(waiting))
-            path = job.folder / f"part-{len(done) - 1:06d}.safetensors"
-            with replacing(path) as aside:
-                EMBEDDINGS.write(aside, done[-1])
+            if first:
+                with replacing(job.folder / f"part-{len(done) - 1:06d}.safetensors") as aside:
+                    EMBEDDINGS.write(aside, done[-1])
             waiting = []
     embeddings = torch.cat([*done, *waiting])
-    job.save(EMBEDDINGS, embeddings)
-    job.save(PROMPTS, index.hashes)
-    for path in job.folder.glob("part-*"):
-        path.unlink()
+    if first:
+        job.save(EMBEDDINGS, embeddings)
+        job.save(PROMPTS, index.hashes)
+        for path in job.folder.glob("part-*"):
+            path.unlink()
     return {"prompts": len(index.hashes), "dimension": int(embeddings.shape[1])}
 
 
@@ -93,5 +97,5 @@ def _embedding_cost(estimates: Estimates, stage: Stage[ModelSettings]) -> Cost:
     return estimates.reading(stage.settings.model, float(estimates.prompts * MEAN_PROMPT))
 
 
-REFERENCE_STAGE = Kind("reference", score_reference, uses_model=True, ranked=True, cost=_scoring_cost)
-FEATURES_STAGE = Kind("features", embed, uses_model=True, cost=_embedding_cost)
+REFERENCE_STAGE = Kind("reference", score_reference, uses_model=True, ranked="by default", cost=_scoring_cost)
+FEATURES_STAGE = Kind("features", embed, uses_model=True, ranked="on request", cost=_embedding_cost)
