@@ -105,6 +105,9 @@ class TrainingSettings(DefaultBudget):
     eps: Positive = 1e-5
     clip: Positive = Field(1.0, description="largest gradient norm")
     adapter: AdapterSettings | None = None
+    router_aux_loss_coef: Nonnegative = Field(
+        0.0, description="weight of the loss that keeps a mixture's experts evenly used, on each microbatch"
+    )
     seed: int | None = Field(None, description="seed for data order and dropout; default: the recipe's")
 
     @property

@@ -142,6 +142,7 @@ class PackedBatch(PairBatch):
     positions: Tensor  # (1, length)
     runs: Runs
     longest: int  # tokens of the longest sequence
+    real: Tensor  # (length,) bool: not padding
 
     @classmethod
     def of(cls, pairs: Sequence[EncodedPair], length: int, pad_token: int = 0, align: int = 1) -> "PackedBatch":
@@ -187,6 +188,7 @@ class PackedBatch(PairBatch):
             response=torch.from_numpy((2 * pair + part - CHOSEN)[scored]),
             pairs=len(pairs),
             longest=int(positions.max(initial=0)) + 1,
+            real=placed(np.ones(len(at)), 0).bool(),
         )
 
     def runs_within(self, window: int | None) -> Runs:

@@ -48,6 +48,11 @@ def padded(
 class PaddedBatch(PairBatch):
     mask: Tensor  # (2·pairs, length) 1 where a row has a token
 
+    @property
+    def real(self) -> Tensor:
+        """(2·pairs, length) bool: not padding."""
+        return self.mask.bool()
+
     @classmethod
     def of(cls, pairs: Sequence[EncodedPair], pad_token: int = 0) -> "PaddedBatch":
         rows = _sequences(pairs)

@@ -17,6 +17,7 @@ from unmdpo.engine.pairs.masks import CannotPack, packed_masks
 from unmdpo.engine.pairs.packing import PackedBatch, PairBatch
 from unmdpo.engine.pairs.padding import PaddedBatch, SingleBatch
 from unmdpo.engine.pairs.rope import forget_length, rope_limit
+from unmdpo.engine.pairs.router import Router
 
 # Block sizes of FlexAttention's kernels, measured on one H200 with heads of 64 (benchmarks/engine.py).
 HOPPER_BLOCKS: dict[str, int] = {
@@ -42,6 +43,7 @@ class PairScorer(nn.Module):
         super().__init__()
         self.device = device or model.device
         self.model, self.head, self.training = model, Head.of(model), model.training
+        self.router = Router.of(model)
         self._fixed, self._limit = self.device.type == "cuda", rope_limit(model)
         self._usual = self.attention
         if self._usual == "flex_attention":  # which another scorer left behind
@@ -69,7 +71,7 @@ class PairScorer(nn.Module):
         if isinstance(batch, SingleBatch) or self.head is None:
             logs = _own_log_probs(self.model, batch)
         else:
-            logs = _fused_log_probs(self.model, self.head, batch)
+            logs = _fused_log_probs(self.model, self.head, batch, self.router if self.training else None)
         sums = logs.new_zeros(2 * batch.pairs).index_add(0, batch.response, logs)
         return torch.stack([sums[0::2], sums[1::2]], dim=1)  # a copy, not a view: sharded modules hook their output
 
@@ -91,19 +93,22 @@ class PairScorer(nn.Module):
         return 16_384 if self.device.type == "cuda" else 512
 
 
-def _fused_log_probs(model: PreTrainedModel, head: Head, batch: PairBatch) -> Tensor:
+def _fused_log_probs(model: PreTrainedModel, head: Head, batch: PairBatch, router: Router | None) -> Tensor:
     """(r,) log-probabilities of the response tokens. Only the tokens that predict them go through the head."""
+    more = {} if router is None else {"output_router_logits": True}
     if isinstance(batch, PackedBatch):
         with packed_masks(model, batch):
             # a mask of ones: without any, models look for packed sequences in the positions, by rules of their own
-            hidden = body(model)(
+            made = body(model)(
                 input_ids=batch.tokens, attention_mask=torch.ones_like(batch.tokens), position_ids=batch.positions,
-                use_cache=False, **kernel_options(model),
-            ).last_hidden_state  # fmt: skip
+                use_cache=False, **kernel_options(model), **more,
+            )  # fmt: skip
     else:
         assert isinstance(batch, PaddedBatch)
-        hidden = body(model)(input_ids=batch.tokens, attention_mask=batch.mask, use_cache=False).last_hidden_state
-    predicting = hidden.flatten(0, 1).index_select(0, batch.predictor)  # (r, d)
+        made = body(model)(input_ids=batch.tokens, attention_mask=batch.mask, use_cache=False, **more)
+    if router is not None:
+        router.watch(made.router_logits, batch.real.flatten())
+    predicting = made.last_hidden_state.flatten(0, 1).index_select(0, batch.predictor)  # (r, d)
     return head.log_probs(model.get_output_embeddings(), predicting, batch.target)  # type: ignore[no-untyped-call]
 
 
@@ -136,8 +141,8 @@ def kernel_options(model: PreTrainedModel) -> dict[str, Any]:
 
 def compile_layers(scorer: PairScorer) -> None:
     """Compiles each decoder layer; all layers share the code compiled for a shape. Only packed batches have few
-    shapes."""
-    if scorer.packing.layout != "packed":
+    shapes, and what routers do could not be watched."""
+    if scorer.packing.layout != "packed" or scorer.router is not None:
         return
     # a few shapes, each with and without gradient, and a first layer whose input needs no gradient
     torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from unmdpo.engine.pairs.packing import PairBatch
 from unmdpo.engine.pairs.proof import prove_once
+from unmdpo.engine.pairs.router import load_metrics
 from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.engine.ranks import Ranks
 from unmdpo.engine.settings import ComputeSettings, ObjectiveChoice, TrainingSettings, updates_per_epoch
@@ -66,6 +67,11 @@ class Trainer:
             self.adaptive_state = self.rule.init(self.seed, **self.objective.settings)
         if self.rule.reference and self.data.reference is None:
             raise UserError(f"objective '{self.rule.name}' needs reference log-probabilities")
+        if self.settings.router_aux_loss_coef and self.scorer.router is None:
+            name = type(self.model).__name__
+            raise UserError(
+                f"training.router_aux_loss_coef is set, but {name} shows no routers of a mixture of experts"
+            )
         if self.rule.scale and self.data.scale is None and self.scale is None:
             raise UserError(f"objective '{self.rule.name}' needs a scale")
         prove_once(self.scorer, self.data.pairs)
@@ -148,7 +154,7 @@ class Trainer:
             loss, logs, index = self._losses(batch, part, scales, knobs)
             # A sharded model averages gradients over the ranks; the loss is a sum over all of them.
             share = self.ranks.world / len(batch.slots) if part.counts else 0.0
-            (loss.sum() * share).backward()  # type: ignore[no-untyped-call]
+            (loss.sum() * share + self._balance(batch, part)).backward()  # type: ignore[no-untyped-call]
             if part.counts:
                 results[index] = torch.column_stack([loss, logs]).detach().float()
         if self.update + 1 < self.updates:
@@ -161,7 +167,8 @@ class Trainer:
         self.masters.publish()
         if self.scale is not None:
             self._step_scale(batch.slots, results[:, 1:])
-        logged = batch_metrics(self.data.logps(batch.slots, results[:, 1:], scales), self.rule, self.resolved)
+        logged = self._router_metrics()
+        logged |= batch_metrics(self.data.logps(batch.slots, results[:, 1:], scales), self.rule, self.resolved)
         return {"loss": float(results[:, 0].mean()), "grad_norm": float(norm), **logged}
 
     def _losses(
@@ -175,6 +182,22 @@ class Trainer:
         index = index.to(self.device, non_blocking=True)
         adapted = [] if knobs is None else [take(knobs, index)]
         return self.rule.loss(pairs, *adapted, **self.objective.settings), logs, index
+
+    def _balance(self, batch: GlobalBatch, part: Microbatch) -> Tensor | float:
+        """This microbatch's share of the auxiliary loss, by its tokens."""
+        router, weight = self.scorer.router, self.settings.router_aux_loss_coef
+        if router is None or router.loss is None or not weight or not part.counts:
+            return 0.0
+        tokens = int(self.data.pairs.lengths[[batch.slots[i] for i in part.members]].sum())
+        return weight * router.loss * (self.ranks.world * tokens / batch.tokens)
+
+    def _router_metrics(self) -> dict[str, float]:
+        router = self.scorer.router
+        if router is None or router.counts is None:
+            return {}
+        metrics = load_metrics(self.ranks.total(router.counts).cpu())
+        router.forget()
+        return metrics
 
     def _clip(self) -> Tensor:
         """Clips gradients and returns their norm before clipping."""
