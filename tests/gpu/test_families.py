@@ -12,7 +12,8 @@ from unmdpo.engine.pairs.scorer import PairScorer
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # compilers warn about themselves
 PAIRS = EncodedPairs.of([pair(50, 70, 40, 1), pair(1, 1, 90, 2), pair(120, 30, 200, 3), pair(30, 80, 80, 4)])
-LARGER = {"hidden_size": 64, "head_dim": 16}  # FlexAttention's smallest heads
+# FlexAttention's smallest heads, and room for the pairs
+LARGER = {"hidden_size": 64, "head_dim": 16, "max_position_embeddings": 512, "n_positions": 512}
 EXPECTED = {
     "llama": "packed",
     "llama4_text": "padded",  # FlexAttention's mask is counted for windows, not for chunks
@@ -24,9 +25,8 @@ EXPECTED = {
     "phi3": "packed",
     "granite, scaled": "packed",
     "cohere2": "packed",
-    "gpt_oss": "packed",
     "qwen3_next": "padded",
-    "gpt_neo": "padded",
+    "gpt2": "padded",  # learned positions
     "bert": "single",
 }
 

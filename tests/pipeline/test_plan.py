@@ -57,7 +57,37 @@ def test_needs_are_told_for_each_kind_of_gpu(tmp_path):
     assert found["a100"].hours > 3 * found["h200"].hours > 3
     assert found["a100"].memory < 80e9
     small = needs(open_run(load_recipe("hs2-1b-margins"), Store(tmp_path)))
-    assert [need.gpus for need in small] == [1, 1]
+    assert [need.gpus for need in small] == [1, 1, 1]
+
+
+def test_seventy_billion_parameters(tmp_path):
+    """What is sharded, and never more on a card than it has: or it is said that it does not fit."""
+    large = ["model.path=meta-llama/Llama-3.3-70B-Instruct"]
+    everything = needs(open_run(load_recipe("hs3-8b", large), Store(tmp_path), planning=True))
+    small = load_recipe("hs3-8b", [*large, "training.adapter.rank=64"])
+    adapted = needs(open_run(small, Store(tmp_path), planning=True))
+    for need in (*everything, *adapted):
+        assert need.gpus is not None
+        assert need.memory < 0.9 * {"h200": 141e9, "h100": 80e9, "a100": 80e9}[need.device]
+    assert {need.device: need.gpus for need in everything}["h200"] == 16
+    assert {need.device: need.gpus for need in adapted}["h100"] <= 8
+    run = open_run(load_recipe("hs3-8b", [*large, "compute.ranks=8"]), Store(tmp_path), planning=True)
+    costs = {stage.stage: stage.cost for stage in plan(run, "h100").stages}
+    assert costs["policy[dpo]"].ranks == 8
+    assert costs["policy[dpo]"].memory > 80e9  # all of its weights do not fit on eight
+    assert costs["policy[dpo]"].disk > 12 * 70e9
+    told = CliRunner().invoke(
+        app, ["plan", "hs3-8b", *large, "compute.ranks=8", "--device", "h100", "--store", str(tmp_path / "none")]
+    )
+    assert "does not fit: features needs 131 GiB on each of 1 devices. More ranks" in told.output
+    assert "will be proven when the run starts" in told.output
+
+
+def test_a_small_model_on_this_machine_is_proven_when_planned(folder, tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(recipe(folder).to_yaml())
+    told = CliRunner().invoke(app, ["plan", str(path), "--store", str(tmp_path / "none")])
+    assert "the model is scored packed; largest difference to its own:" in told.output
 
 
 def test_what_no_run_refers_to_is_found(folder, tmp_path):

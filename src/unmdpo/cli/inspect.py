@@ -10,7 +10,14 @@ from unmdpo.cli.run import HERE, Overrides, RecipeArgument, StoreOption, opened,
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from unmdpo.pipeline.plan import Plan
+    from unmdpo.engine.pairs.proof import Proof
+    from unmdpo.pipeline.plan import Need, Plan
+
+# When a stage needs more memory than there is.
+HELP = (
+    "More ranks (compute.ranks, compute.ranks_of), training.adapter, compute.offload_optimizer or a smaller "
+    "compute.token_budget would help"
+)
 
 
 def verify(recipe: RecipeArgument, overrides: Overrides = None, store: StoreOption = HERE) -> None:
@@ -39,15 +46,16 @@ def plan(
     recipe: RecipeArgument,
     overrides: Overrides = None,
     store: StoreOption = HERE,
-    device: Annotated[str, typer.Option(help="The device to plan for: this, h200 or a100.")] = "this",
+    device: Annotated[str, typer.Option(help="The device to plan for: this, h200, h100 or a100.")] = "this",
 ) -> None:
     """Show the stages, which ones are finished, and what the rest will cost."""
     from rich.console import Console
 
     from unmdpo.engine.training.metrics import clock
     from unmdpo.pipeline.check import check_judge_code, missing_places
-    from unmdpo.pipeline.plan import needs, useful_rate
+    from unmdpo.pipeline.plan import needs, too_large, useful_rate
     from unmdpo.pipeline.plan import plan as estimate
+    from unmdpo.pipeline.proofs import prove_small
 
     rate = useful_rate(device)
     run = opened(recipe, overrides, store, planning=True)
@@ -57,17 +65,32 @@ def plan(
     left = clock(planned.seconds(rate))
     typer.echo(f"left to do: {left} on one device ({rate / 1e12:,.3g} useful TFLOP/s)")
     typer.echo(f"pilots take {100 * planned.pilot_share:.0f}% of all arithmetic")
+    for stage in too_large(planned, device)[:1]:
+        needed = f"{stage.cost.memory / 2**30:,.0f} GiB on each of {stage.cost.ranks} devices"
+        typer.echo(f"does not fit: {stage.stage} needs {needed}. {HELP}")
     for need in needs(run):
-        hours = f"{need.hours:,.1f}" if need.hours >= 1 else f"{max(need.hours, 0.001):.2g}"
-        typer.echo(
-            f"on {need.name}: {hours} GPU hours; {need.gpus} "
-            f"GPU{'s' if need.gpus > 1 else ''} per model, {need.memory / 2**30:.0f} GiB on each"
-        )
+        typer.echo(_told(need))
     typer.echo("(hours from rates measured on one H200; assumes that an A100 reaches the same share of its peak)")
+    typer.echo(_layout(prove_small(run)))
     if missing:
         typer.echo(f"still missing: {', '.join(f'{path} ({key})' for key, path in missing.items())}")
     if planned.assumed:
         typer.echo(f"assumed until the data has been read: {', '.join(planned.assumed)}")
+
+
+def _layout(proof: "Proof | None") -> str:
+    if proof is None:
+        return "how the model is scored will be proven when the run starts"
+    why = f" ({proof.passed_over['packed']})" if proof.passed_over else ""
+    return f"the model is scored {proof.layout}{why}; largest difference to its own: {proof.difference:.2g} nats"
+
+
+def _told(need: "Need") -> str:
+    hours = f"{need.hours:,.1f}" if need.hours >= 1 else f"{max(need.hours, 0.001):.2g}"
+    each = f"{need.memory / 2**30:,.0f} GiB on each"
+    if need.gpus is None:
+        return f"on {need.name}: does not fit; with 64 GPUs per model, {need.largest} would still need {each}"
+    return f"on {need.name}: {hours} GPU hours; {need.gpus} GPU{'s' if need.gpus > 1 else ''} per model, {each}"
 
 
 def _plan_table(planned: "Plan", rate: float) -> "Table":
@@ -76,16 +99,21 @@ def _plan_table(planned: "Plan", rate: float) -> "Table":
 
     from unmdpo.engine.training.metrics import clock
 
-    table = Table("stage", "", "M tokens", "PFLOP", "GiB", "time", box=None, pad_edge=False)
+    table = Table(
+        "stage", "", "ranks", "M tokens", "PFLOP", "GiB each", "host GiB", "disk GiB", "time", box=None, pad_edge=False
+    )
     for stage in planned.stages:
         cost = stage.cost
         model = cost.flops > 0
         table.add_row(
             escape(stage.stage),
             "done" if stage.cached else "",
+            str(cost.ranks) if model else "",
             f"{cost.tokens / 1e6:,.3g}" if model else "",
             f"{cost.flops / 1e15:,.3g}" if model else "",
             f"{cost.memory / 2**30:.3g}{' (recomputing)' if cost.checkpointing else ''}" if model else "",
+            f"{cost.host / 2**30:,.0f}" if cost.host else "",
+            f"{cost.disk / 2**30:,.1f}" if cost.disk else "",
             clock(cost.seconds(rate)) if model and not stage.cached else "",
         )
     return table

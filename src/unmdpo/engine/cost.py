@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 from transformers import PreTrainedModel
 
-from unmdpo.engine.models import body
+from unmdpo.engine.models import body, decoder_layers
 from unmdpo.engine.pairs.logprobs import CHUNK
 
 
@@ -61,6 +61,10 @@ def matrix_rate(device: torch.device) -> float:
 
 
 SHAPES: dict[str, dict[str, Any]] = {
+    "70b": {
+        "vocab_size": 128_256, "hidden_size": 8192, "intermediate_size": 28_672, "num_hidden_layers": 80,
+        "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": False,
+    },
     "8b": {
         "vocab_size": 128_256, "hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 32,
         "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": False,
@@ -80,7 +84,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 LONGEST = 4096  # tokens in the longest sequence of HelpSteer3's length distribution
 USABLE = 0.9  # share of a device's memory that we plan to use
-FLOAT32 = 4
+BFLOAT16, FLOAT32 = 2, 4  # bytes
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,8 @@ class Memory:
 def estimate(
     model: PreTrainedModel, token_budget: int, *, checkpointing: bool, offload_optimizer: bool = False, world: int = 1
 ) -> Memory:
-    compute = torch.finfo(model.dtype).bits // 8
+    """One rank's share in training. Sharded weights are float32 if trained, and a layer is gathered when needed."""
+    compute = BFLOAT16 if world > 1 else torch.finfo(model.dtype).bits // 8
     total = sum(p.numel() for p in model.parameters())
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     masters = 0 if compute == FLOAT32 else FLOAT32
@@ -110,12 +115,26 @@ def estimate(
     working = shape.kept if checkpointing else 0  # the layer being recomputed
     vocabulary = shape.width * model.config.get_text_config().vocab_size
     chunk = min(CHUNK, token_budget) * model.config.get_text_config().vocab_size
+    weights = compute * total if world == 1 else compute * (total - trained) // world + _gathered(model, compute)
     return Memory(
-        weights=compute * total // world,
+        weights=weights,
         state=(masters + FLOAT32 + moments) * trained // world,
         activations=token_budget * compute * (shape.layers * kept + working),
         head=chunk * 2 * compute + (vocabulary * (FLOAT32 + compute) if trained == total else 0),
     )
+
+
+def _gathered(model: PreTrainedModel, compute: int) -> int:
+    """Bytes of what a rank has whole at one time: what is outside the layers, the layer in use, and the next one."""
+    layers = [sum(p.numel() for p in layer.parameters()) for layer in decoder_layers(model)]
+    outside = sum(p.numel() for p in model.parameters()) - sum(layers)
+    return compute * (outside + 2 * max(layers, default=0))
+
+
+def reading_memory(model: PreTrainedModel, world: int = 1) -> int:
+    """Bytes of one rank's share of a model that is only read from, without activations."""
+    total = BFLOAT16 * sum(p.numel() for p in model.parameters())
+    return total if world == 1 else total // world + _gathered(model, BFLOAT16)
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,18 @@ Times follow from the useful FLOP/s that `benchmarks.engine` measured on one H20
 share of its peak.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
-from unmdpo.engine.cost import SHAPES, USABLE, estimate, forward_flops
+from unmdpo.engine.cost import SHAPES, USABLE, estimate, forward_flops, reading_memory
+from unmdpo.engine.models import body
 from unmdpo.engine.settings import AdapterSettings, ComputeSettings, ModelSource, ObjectiveChoice, TrainingSettings
 from unmdpo.errors import UserError
 
@@ -24,10 +26,13 @@ DECODING_MOST = 59_500  # tokens/s on an H200, however small the model; docs/per
 KNOWN_SHAPES = {  # lets packaged recipes be planned without a network
     "meta-llama/Llama-3.2-1B-Instruct": "1b",
     "meta-llama/Llama-3.1-8B-Instruct": "8b",
+    "meta-llama/Llama-3.1-70B-Instruct": "70b",
+    "meta-llama/Llama-3.3-70B-Instruct": "70b",
     "Skywork/Skywork-Reward-V2-Llama-3.1-8B": "8b",
     "models/smollm2": "135m",
     "models/arena-judge": "135m",
 }
+KEPT = 2  # checkpoints
 MEAN_PROMPT = 490  # tokens, in HelpSteer3
 TOKEN_BUDGET = 16_384  # per microbatch on a GPU
 
@@ -38,7 +43,10 @@ class Cost:
 
     tokens: float = 0.0
     flops: float = 0.0
-    memory: float = 0.0  # bytes on the device
+    memory: float = 0.0  # bytes on each device
+    host: float = 0.0  # bytes of host memory for each device
+    disk: float = 0.0  # bytes of checkpoints and results, at most
+    ranks: int = 1  # devices that share the model
     checkpointing: bool = False
     decoding: bool = False
     share: float = 1.0  # share of the 1B model's rate that a model of this size reaches in training
@@ -52,8 +60,8 @@ class Cost:
 
 @dataclass(frozen=True)
 class Estimates:
-    """What stages need to estimate their cost on devices with this much `memory`, where `ranks` devices share a model
-    in training."""
+    """What stages need to estimate their cost on devices with this much `memory`, where `ranks` of them share a
+    model."""
 
     lengths: NDArray[np.int32]  # (n, 3) of the valid training pairs
     prompts: int  # distinct prompts among them
@@ -66,17 +74,17 @@ class Estimates:
         """The cost of log-probabilities for a share of the pairs."""
         shape = meta_model(model)
         tokens, flops = share * float(self.lengths.sum()), share * self._pass(shape)
-        return Cost(tokens, flops, 2.0 * parameters(shape))
+        return Cost(tokens, flops, reading_memory(shape, self.ranks), ranks=self.ranks)
 
     def reading(self, model: ModelSource, tokens: float) -> Cost:
         """The cost of one pass of a model over this many tokens."""
-        size = parameters(meta_model(model))
-        return Cost(tokens, 2 * size * tokens, 2.0 * size)
+        shape = meta_model(model)
+        memory = reading_memory(shape, self.ranks)
+        return Cost(tokens, 2 * parameters(shape) * tokens, memory, ranks=self.ranks)
 
     def writing(self, model: ModelSource, tokens: float) -> Cost:
         """The cost of generating this many tokens, one at a time."""
-        size = parameters(meta_model(model))
-        return Cost(tokens, 2 * size * tokens, 2.0 * size, decoding=True)
+        return replace(self.reading(model, tokens), decoding=True)
 
     def training(
         self, model: ModelSource, settings: TrainingSettings, objective: ObjectiveChoice, share: float = 1.0
@@ -88,10 +96,14 @@ class Estimates:
         passes = (2.05 if settings.adapter else 3) + objective.objective.adaptive
         needs = {flag: self._training_memory(shape, flag, settings.adapter) for flag in (False, True)}
         checkpointing = needs[False] > USABLE * self.memory
+        trained = parameters(shape) if settings.adapter is None else adapter_size(shape, settings.adapter)
         return Cost(
             tokens=seen * float(self.lengths.sum()),
             flops=(passes + checkpointing) * seen * self._pass(shape),
             memory=needs[checkpointing],
+            host=8.0 * trained / self.ranks if self.compute.offload_optimizer else 0.0,
+            disk=KEPT * 12.0 * trained + 2.0 * (parameters(shape) if settings.adapter is None else trained),
+            ranks=self.ranks,
             checkpointing=checkpointing,
             share=_size_share(shape),
         )
@@ -118,6 +130,12 @@ class Estimates:
 
 def parameters(model: PreTrainedModel) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def adapter_size(model: PreTrainedModel, adapter: AdapterSettings) -> int:
+    """Parameters of an adapter beside every linear layer of the decoder."""
+    layers = [module for module in body(model).modules() if isinstance(module, nn.Linear)]
+    return sum(adapter.rank * (layer.in_features + layer.out_features) for layer in layers)
 
 
 def _size_share(model: PreTrainedModel) -> float:

@@ -4,8 +4,9 @@ Lengths are exact once the data is encoded. Before that, they are drawn from Hel
 says so.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +17,14 @@ from unmdpo.engine.ranks import local_device
 from unmdpo.errors import UserError
 from unmdpo.pipeline.artifacts import PAIRS
 from unmdpo.pipeline.costs import H200_USEFUL, Cost, Estimates
-from unmdpo.pipeline.run import Run
+from unmdpo.pipeline.run import Run, ranks_of
+from unmdpo.pipeline.stage import Stage
 from unmdpo.pipeline.stages.data import COMPARISONS_STAGE, ENCODED_STAGE
 from unmdpo.pipeline.stages.pilots import PILOT_STAGE
 
-PEAKS = {"h200": 989e12, "a100": 312e12}  # dense bfloat16, vendor figures
-MEMORY = {"h200": 141e9, "a100": 80e9}
+PEAKS = {"h200": 989e12, "h100": 989e12, "a100": 312e12}  # dense bfloat16, vendor figures
+MEMORY = {"h200": 141e9, "h100": 80e9, "a100": 80e9}
+MOST_GPUS = (1, 2, 4, 8, 16, 32, 64)  # to try for one model
 CPU_SHARE = 0.1  # of the measured matrix rate
 ASSUMED_PAIRS = 10_000
 
@@ -62,7 +65,7 @@ def useful_rate(device: str) -> float:
 
 
 def plan(run: Run, device: str = "this") -> Plan:
-    return _planned(run, MEMORY.get(device) or available(local_device()), run.recipe.compute.ranks)
+    return _planned(run, MEMORY.get(device) or available(local_device()))
 
 
 @dataclass(frozen=True)
@@ -70,9 +73,10 @@ class Need:
     """What a run takes on GPUs of one kind."""
 
     device: str
-    gpus: int  # that share one model; several policies can train in parallel
+    gpus: int | None  # that share one model; several policies can train in parallel. None: it does not fit on 64
     memory: float  # most bytes on each
     hours: float  # on one GPU, for all unfinished stages
+    largest: str  # the stage that needs the most memory
 
     @property
     def name(self) -> str:
@@ -85,29 +89,39 @@ def needs(run: Run) -> list[Need]:
 
 
 def _need(run: Run, device: str) -> Need:
-    for gpus in (1, 2, 4, 8, 16):
+    for gpus in MOST_GPUS:
         planned = _planned(run, MEMORY[device], gpus)
-        memory = max((stage.cost.memory for stage in planned.stages), default=0.0)
-        if memory <= USABLE * MEMORY[device]:
+        largest = max(planned.stages, key=lambda stage: stage.cost.memory)
+        fits = largest.cost.memory <= USABLE * MEMORY[device]
+        if fits:
             break
-    return Need(device, gpus, memory, planned.seconds(useful_rate(device)) / 3600)
+    hours = planned.seconds(useful_rate(device)) / 3600
+    return Need(device, gpus if fits else None, largest.cost.memory, hours, largest.stage)
 
 
-def _planned(run: Run, memory: float, ranks: int) -> Plan:
+def too_large(planned: Plan, device: str) -> list[StageCost]:
+    """The unfinished stages that need more memory than the device has."""
+    memory = MEMORY.get(device) or available(local_device())
+    return [stage for stage in planned.stages if not stage.cached and stage.cost.memory > USABLE * memory]
+
+
+def _planned(run: Run, memory: float, gpus: int | None = None) -> Plan:
+    """With as many ranks as the recipe says; or with `gpus` for each model that does not fit on one."""
     lengths, assumed = _lengths(run)
     official = SOURCES[run.recipe.data.source].hub
     prompts = min(official.prompts, len(lengths)) if official is not None else len(lengths)
-    estimates = Estimates(lengths, prompts, memory, ranks, run.recipe.compute)
-    stages = [
-        StageCost(
-            name,
-            stage.kind.name,
-            run.find(stage) is not None,
-            Cost() if stage.kind.cost is None else stage.kind.cost(estimates, stage),
-        )
-        for name, stage in run.stages.items()
-    ]
+    estimates = Estimates(lengths, prompts, memory, 1, run.recipe.compute)
+    stages = []
+    for name, stage in run.stages.items():
+        cost = _cost(stage, replace(estimates, ranks=1 if gpus is not None else ranks_of(run, stage)))
+        if gpus is not None and stage.kind.ranked != "never" and cost.memory > USABLE * memory:
+            cost = _cost(stage, replace(estimates, ranks=gpus))
+        stages.append(StageCost(name, stage.kind.name, run.find(stage) is not None, cost))
     return Plan(stages, assumed)
+
+
+def _cost(stage: Stage[Any], estimates: Estimates) -> Cost:
+    return Cost() if stage.kind.cost is None else stage.kind.cost(estimates, stage)
 
 
 def _lengths(run: Run) -> tuple[NDArray[np.int32], list[str]]:

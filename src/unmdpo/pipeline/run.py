@@ -177,6 +177,14 @@ class Run:
         return [name for name in self.stages if name in affected]
 
 
+def ranks_of(run: Run, stage: Stage[Any]) -> int:
+    """How many ranks share this stage."""
+    compute, kind = run.recipe.compute, stage.kind
+    if kind.ranked == "never":
+        return 1
+    return compute.ranks_of.get(kind.name, compute.ranks if kind.ranked == "by default" else 1)
+
+
 def open_run(recipe: Recipe, store: Store, *, planning: bool = False) -> Run:
     """Opens a recipe's run, finished or not. With `planning`, scales borrowed from other runs may be missing."""
     borrowed = {

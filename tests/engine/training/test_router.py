@@ -17,7 +17,6 @@ from unmdpo.engine.training.schedule import batch_of
 from unmdpo.engine.training.trainer import Trainer
 from unmdpo.errors import UserError
 
-
 GATE = "model.layers.1.mlp.gate.weight"
 
 

@@ -21,9 +21,9 @@ from typing import Any
 import torch
 
 from unmdpo.errors import Stopped, UserError, stop
-from unmdpo.pipeline.executors.making import make_here, raise_failures, ranks_of, ready_stages
+from unmdpo.pipeline.executors.making import make_here, raise_failures, ready_stages
 from unmdpo.pipeline.executors.ranks import launch
-from unmdpo.pipeline.run import Run, open_run
+from unmdpo.pipeline.run import Run, open_run, ranks_of
 from unmdpo.pipeline.stage import Stage
 from unmdpo.pipeline.store import Store
 from unmdpo.pipeline.view import View

@@ -8,7 +8,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from unmdpo.engine.ranks import device_name
 from unmdpo.errors import UserError
-from unmdpo.pipeline.run import Run
+from unmdpo.pipeline.run import Run, ranks_of
 from unmdpo.pipeline.stage import Job, Stage
 from unmdpo.pipeline.store import Artifact
 
@@ -37,14 +37,6 @@ def manifest_head(run: Run, stage: Stage[Any], inputs: Mapping[str, Artifact]) -
         "ranks": ranks_of(run, stage),
         "inputs": {name: {"place": places[name], "digest": a.digest} for name, a in inputs.items()},
     }
-
-
-def ranks_of(run: Run, stage: Stage[Any]) -> int:
-    """How many ranks share this stage."""
-    compute, kind = run.recipe.compute, stage.kind
-    if kind.ranked == "never":
-        return 1
-    return compute.ranks_of.get(kind.name, compute.ranks if kind.ranked == "by default" else 1)
 
 
 def ready_stages(run: Run, waiting: Sequence[str], failures: Mapping[str, str]) -> list[str]:

@@ -20,8 +20,8 @@ import torch.distributed as dist
 
 from unmdpo.engine.ranks import join, local_device
 from unmdpo.errors import Stopped, UserError
-from unmdpo.pipeline.executors.making import manifest_head, ranks_of
-from unmdpo.pipeline.run import Run, open_run
+from unmdpo.pipeline.executors.making import manifest_head
+from unmdpo.pipeline.run import Run, open_run, ranks_of
 from unmdpo.pipeline.stage import Job, Stage
 from unmdpo.pipeline.store import Store
 from unmdpo.recipe import Recipe

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from unmdpo.errors import UserError
-from unmdpo.pipeline.executors.making import make_here, raise_failures, ranks_of, ready_stages
+from unmdpo.pipeline.executors.making import make_here, raise_failures, ready_stages
 from unmdpo.pipeline.executors.ranks import take_part
-from unmdpo.pipeline.run import Run, open_run
+from unmdpo.pipeline.run import Run, open_run, ranks_of
 from unmdpo.pipeline.store import Store
 from unmdpo.pipeline.view import View
 from unmdpo.recipe import Recipe

@@ -12,9 +12,9 @@ from functools import partial
 
 from unmdpo.engine.ranks import Ranks, alone, join, local_device
 from unmdpo.errors import UserError
-from unmdpo.pipeline.executors.making import make_here, ranks_of
+from unmdpo.pipeline.executors.making import make_here
 from unmdpo.pipeline.executors.ranks import take_part
-from unmdpo.pipeline.run import Run
+from unmdpo.pipeline.run import Run, ranks_of
 from unmdpo.pipeline.view import View
 
 POLL = 0.2  # seconds between looks at the store

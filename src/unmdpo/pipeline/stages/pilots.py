@@ -1,5 +1,6 @@
 """Pilots on prompt-grouped folds, and each comparison's values from the pilot that never saw it."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -127,10 +128,7 @@ def _cost(estimates: Estimates, stage: Stage[PilotSettings]) -> Cost:
     s = stage.settings
     trained = estimates.training(s.model, s.training, s.objective, share=1 - 1 / s.folds)
     scored = estimates.scoring(s.model, share=1 / s.folds)
-    return Cost(
-        trained.tokens + scored.tokens, trained.flops + scored.flops, trained.memory, trained.checkpointing,
-        share=trained.share,
-    )  # fmt: skip
+    return replace(trained, tokens=trained.tokens + scored.tokens, flops=trained.flops + scored.flops)
 
 
 PILOT_STAGE = Kind("pilot", train_pilot, version=2, uses_model=True, ranked="by default", cost=_cost)
