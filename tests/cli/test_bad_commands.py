@@ -93,8 +93,8 @@ MODELS = {
 OVERRIDES = RECIPES | PANELS | JUDGES | MODELS
 COMMANDS = {
     "adapters over ranks": (
-        ["run", "{recipe}", "compute.ranks=2", "training.adapter.rank=4"],
-        r"override 'compute\.ranks=2': compute\.ranks: an adapter is trained on one GPU",
+        ["run", "{recipe}", "compute.ranks=2", "training.adapter.four_bit=true"],
+        r"override 'compute\.ranks=2': compute\.ranks: weights in four bits are not shared by ranks",
     ),
     "no command": (["fly"], "No such command"),
     "no recipe": (["run"], "Missing argument"),

@@ -51,7 +51,8 @@ def test_every_objective_and_every_estimator(folder):
     run = execute(open_run(wide, Store(folder / "store")))
     assert problems(run) == []
     for name in policies:
-        assert (run.policy(name) / "model.safetensors").is_file()
+        weights = "adapter_model.safetensors" if name == "lora" else "model.safetensors"
+        assert (run.policy(name) / weights).is_file()
         assert (run.policy(name) / "README.md").is_file()
     beta = json.loads((run.artifact("policy[ulnm-wr]").path / MANIFEST).read_text())["notes"]["settings"]["beta"]
     assert beta == run.artifact("oof").manifest["notes"]["beta_ln"]

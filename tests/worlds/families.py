@@ -94,7 +94,7 @@ NAMES = [name for name in [*VARIANTS, *sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 
 def config_of(name: str, **sizes: object):
     kind, more = VARIANTS.get(name, (name, {}))
-    known = CONFIG_MAPPING[kind]().to_dict()
+    known = {*CONFIG_MAPPING[kind]().to_dict(), *vars(CONFIG_MAPPING[kind]).get("attribute_map", {})}
     return _shrunk(CONFIG_MAPPING[kind], {key: value for key, value in sizes.items() if key in known} | more)
 
 

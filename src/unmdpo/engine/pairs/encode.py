@@ -183,6 +183,11 @@ class EncodedPairs:
     def _arrays(self) -> dict[str, NDArray[Any]]:
         return {"tokens": self.tokens, "lengths": self.lengths, "valid": self.valid}
 
+    def within(self, most: int) -> int:
+        """How many pairs have sequences of at most this many tokens."""
+        longest = self.lengths[:, 0] + self.lengths[:, 1:].max(axis=1, initial=0)
+        return int((longest <= most).sum())
+
     @property
     def valid_lengths(self) -> NDArray[np.int32]:
         """(m, 3) lengths of the valid pairs."""

@@ -153,21 +153,28 @@ def encode(job: Job[EncodedSettings]) -> Notes:
         job.settings.max_length,
     )
     context = context_length(source) or longest
-    if context < longest:
+    pairs = EncodedPairs.of(Encoder.of(source, min(longest, context)).encode(rows))
+    beyond = pairs.within(longest) - pairs.within(context)
+    if beyond:
         warnings.warn(
-            f"data.max_length is {longest}, but the model takes {context} tokens: longer comparisons are left out",
+            f"{beyond} comparisons are left out: they fit data.max_length ({longest} tokens), but not the model's "
+            f"context of {context}",
             UnmdpoWarning,
             stacklevel=2,
         )
         longest = context
-    pairs = EncodedPairs.of(Encoder.of(source, longest).encode(rows))
     if not pairs.valid.any():
         raise UserError(
             f"none of the {len(pairs)} comparisons has two responses and fits in {longest} tokens: "
             "raise data.max_length, or check the data"
         )
     job.save(PAIRS, pairs)
-    return {"pairs": len(pairs), "max_length": longest, "valid": int(pairs.valid.sum()), "tokens": pairs.valid_tokens}
+    return {
+        "pairs": len(pairs),
+        "beyond_context": beyond,
+        "valid": int(pairs.valid.sum()),
+        "tokens": pairs.valid_tokens,
+    }
 
 
 COMPARISONS_STAGE = Kind("comparisons", read_comparisons)
