@@ -8,7 +8,7 @@ import torch
 from typer.testing import CliRunner
 
 from tests.worlds.gguf import write_gguf
-from tests.worlds.pipeline import recipe, world
+from tests.worlds.pipeline import judged_by, problems, recipe, world
 from unmdpo.cli import app
 from unmdpo.data.panels import read_prompts
 from unmdpo.engine.models import load_model
@@ -192,4 +192,29 @@ def test_a_judge_is_not_asked_for_before_it_is_needed(judge, tmp_path):
     run = open_run(given, Store(tmp_path / "store"))
     execute(run, until="comparisons")
     with pytest.raises(UserError, match=r"not/there|nowhere"):
+        execute(run)
+
+
+def test_answers_made_elsewhere_are_judged_like_any_others(folder, tmp_path):
+    evaluation = judged_by("longest") | {"baseline": "dpo", "answers": {"elsewhere": str(tmp_path / "answers.jsonl")}}
+    small = recipe(folder, evaluation=evaluation, policies={"dpo": {"objective": "dpo"}}, scales={})
+    (tmp_path / "answers.jsonl").write_text('{"prompt": "another", "text": "w1"}\n')
+    run = open_run(small, Store(tmp_path / "store"))
+    with pytest.raises(UserError, match=r"answers\.jsonl: no answer to 2 of 2 prompts of the panel, for example to"):
+        execute(run)
+    prompts = run.panel("one").prompts
+    rows = [
+        {"prompt": [{"role": m.role, "content": m.content} for m in p], "output": "w1 w2 w3 w4 w5 w6"} for p in prompts
+    ]
+    (tmp_path / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = execute(open_run(small, Store(tmp_path / "store")))
+    assert [row["text"] for row in run.generations("elsewhere", "one")] == ["w1 w2 w3 w4 w5 w6"] * 2
+    assert run.summary["one"]["against"]["dpo"]["elsewhere"]["win_rate"]["value"] == 100.0
+    assert "policy[elsewhere]" not in run.stages
+    assert problems(run) == []
+
+
+def test_kinds_of_stages_that_have_no_ranks_are_named(folder, tmp_path):
+    run = open_run(recipe(folder, compute={"ranks_of": {"polices": 2}}), Store(tmp_path / "store"))
+    with pytest.raises(UserError, match=r"ranks_of: no stages of kind 'polices' have ranks; did you mean 'policy'"):
         execute(run)

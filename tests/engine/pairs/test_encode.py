@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from unmdpo.data import Comparison, Message, Origin
@@ -43,6 +43,29 @@ def test_what_is_scored():
     assert words(pair.rejected) == "w4 w5 <end>"
     assert pair.valid
     assert list(pair.prompt).count(WORDS.index("<bos>")) == 1
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_nothing_after_the_end_of_turn_is_scored(special):
+    """As in Phi-3, whose template writes an end of text after the end of the turn; the end may also be no special
+    token of the tokenizer."""
+    template = (
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}<|end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant: {% else %}<end>{% endif %}"
+    )
+    made = tokenizer(template)
+    made.add_tokens([AddedToken("<|end|>", special=special, normalized=False)])
+    (pair,) = Encoder(made).encode([comparison()])
+    assert made.convert_ids_to_tokens(pair.chosen.tolist()) == ["w3", "<|end|>"]
+    assert made.convert_ids_to_tokens(pair.rejected.tolist()) == ["w4", "w5", "<|end|>"]
+
+
+def test_a_template_without_an_end_keeps_the_response():
+    (pair,) = Encoder(
+        tokenizer("{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}"
+                  "{% if add_generation_prompt %}assistant: {% endif %}")
+    ).encode([comparison()])  # fmt: skip
+    assert words(pair.rejected) == "w4 w5"
 
 
 def test_template_arguments():

@@ -2,6 +2,7 @@
 
 import warnings
 
+import numpy as np
 import pytest
 import torch
 
@@ -128,3 +129,24 @@ def test_a_head_with_a_bias():
     model.zero_grad()
     one_by_one(model, PAIRS).sum().backward()
     assert torch.allclose(found, model.lm_head.bias.grad, atol=1e-3)
+
+
+def test_a_tokenizer_larger_than_the_head_is_refused():
+    strange = EncodedPairs.of([EncodedPair(*(np.array([3, 70], dtype=np.int32) for _ in range(3)), valid=True)])
+    with pytest.raises(UserError, match=r"gives token 70, but the model knows only 64: use the tokenizer that came"):
+        prove(PairScorer(build("llama")), strange)
+
+
+def test_a_head_larger_than_the_tokenizer_and_tied_weights_after_adding_tokens():
+    model = build("llama, tied")
+    model.resize_token_embeddings(80)
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    scorer = PairScorer(model)
+    assert proven(scorer).layout == "packed"
+    assert torch.allclose(scorer(scorer.prepare(PAIRS, 256)), one_by_one(model, PAIRS), atol=1e-3)
+
+
+def test_longer_than_a_table_of_positions_is_refused():
+    long = EncodedPairs.of([pair(40, 30, 5)])
+    with pytest.raises(UserError, match=r"a pair has 70 tokens, but the model takes 64: lower data\.max_length"):
+        prove(PairScorer(build("gpt2")), long)

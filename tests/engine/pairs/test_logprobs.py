@@ -4,11 +4,19 @@ import copy
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers.masking_utils import (
+    bidirectional_mask_function,
+    causal_mask_function,
+    chunked_causal_mask_function,
+    sliding_window_causal_mask_function,
+)
 
 from tests.worlds.models import MODELS, PAIRS, one_by_one, pair, tiny
 from unmdpo.engine.pairs.logprobs import CHUNK, token_log_probs
-from unmdpo.engine.pairs.masks import block_mask
-from unmdpo.engine.pairs.packing import PackedBatch, first_fit, padded_length
+from unmdpo.engine.pairs.masks import CannotPack, block_mask, window_of
+from unmdpo.engine.pairs.packing import PackedBatch, balanced, first_fit, padded_length
 from unmdpo.engine.pairs.scorer import PairScorer
 
 SOFT_CAPPED = "gemma2, soft-capped, sliding"  # Transformers supports it only with eager or flex attention
@@ -172,3 +180,56 @@ def test_frozen_heads_cost_no_gradient():
     token_log_probs(hidden, weight, torch.arange(4)).sum().backward()
     assert hidden.grad is not None
     assert weight.grad is None
+
+
+def plain_first_fit(lengths, budget):
+    """Slow and obvious: looks at every bin."""
+    bins, room = [], []
+    for item in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        place = next((b for b, left in enumerate(room) if left >= lengths[item]), None)
+        if place is None:
+            bins.append([])
+            room.append(budget)
+            place = len(bins) - 1
+        bins[place].append(item)
+        room[place] -= lengths[item]
+    return [sorted(members) for members in bins]
+
+
+@given(st.lists(st.integers(1, 50), max_size=60), st.integers(50, 90))
+def test_bins_are_those_of_the_slow_way(lengths, budget):
+    assert first_fit(lengths, budget) == plain_first_fit(lengths, budget)
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=60), st.integers(50, 90), st.integers(2, 5))
+def test_ranks_get_equal_loads(lengths, budget, ranks):
+    bins = balanced(lengths, budget, ranks)
+    assert sorted(i for members in bins for i in members) == list(range(len(lengths)))
+    assert all(sum(lengths[i] for i in members) <= budget for members in bins)
+    tight = first_fit(lengths, budget)
+    if bins != tight:
+        assert len(bins) == min(-(-len(tight) // ranks) * ranks, len(lengths))
+        loads = [sum(lengths[i] for i in members) for members in bins]
+        assert max(loads) - min(loads) <= max(lengths)
+
+
+@pytest.mark.parametrize(
+    ("rule", "window"),
+    [
+        (causal_mask_function, None),
+        (sliding_window_causal_mask_function(7), 7),
+        (sliding_window_causal_mask_function(100), None),
+        (chunked_causal_mask_function(100, torch.zeros(1, dtype=torch.long)), None),
+    ],
+)
+def test_a_rules_window_is_found(rule, window):
+    assert window_of(rule, 60) == window
+    assert window_of(rule, 1) is None
+
+
+@pytest.mark.parametrize(
+    "rule", [chunked_causal_mask_function(16, torch.zeros(1, dtype=torch.long)), bidirectional_mask_function]
+)
+def test_other_rules_cannot_be_packed_in_blocks(rule):
+    with pytest.raises(CannotPack, match="neither causal nor a sliding window"):
+        window_of(rule, 60)

@@ -56,9 +56,10 @@ def test_a_failed_stage_names_itself_and_leaves_the_others(cluster, folder, tmp_
     assert "generation[dpo,one]" in run.finished
 
 
-def test_a_stage_over_two_ranks_of_ray_train(cluster, folder, tmp_path):
-    """The same weights as one rank's, up to rounding."""
-    described = judged_by_function(folder, "tests.worlds.pipeline:longest")
+def test_a_stage_over_two_ranks_of_ray_train(cluster, folder, tmp_path, monkeypatch):
+    """The same weights as one rank's, up to rounding. Paths are relative to where the run was started."""
+    monkeypatch.chdir(folder)
+    described = judged_by_function(Path(), "tests.worlds.pipeline:longest")
     together = described.model_copy(update={"compute": described.compute.model_copy(update={"ranks": 2})})
     run = execute(open_run(together, Store(tmp_path / "ray")), until="policy[dpo]", executor="ray")
     assert run.artifact("policy[dpo]").manifest["ranks"] == 2

@@ -39,15 +39,15 @@ def work_on_ray(run: Run, missing: Sequence[str], view: View) -> None:
     alone, shared = retried(_work), retried(_work_together)
     waiting = list(missing)
     running, failures = dict[Any, tuple[str, float]](), dict[str, str]()
-    recipe, root = run.recipe.model_dump_json(), str(run.store.root.resolve())
+    recipe, root, here = run.recipe.model_dump_json(), str(run.store.root.resolve()), str(Path.cwd())
     while waiting or running:
         for name in ready_stages(run, waiting, failures):
             waiting.remove(name)
             if ranks_of(run, run.stages[name]) > 1:
-                submitted = shared.options(num_cpus=0, name=name).remote(recipe, root, name, on_gpus, str(Path.cwd()))
+                submitted = shared.options(num_cpus=0, name=name).remote(recipe, root, name, here, on_gpus)
             else:
                 gpus = int(on_gpus and run.stages[name].kind.uses_model)
-                submitted = alone.options(num_gpus=gpus, num_cpus=1, name=name).remote(recipe, root, name)
+                submitted = alone.options(num_gpus=gpus, num_cpus=1, name=name).remote(recipe, root, name, here)
             running[submitted] = (name, time.monotonic())
             view.started(name)
         if not running:
@@ -69,8 +69,15 @@ def work_on_ray(run: Run, missing: Sequence[str], view: View) -> None:
     raise_failures(failures, waiting)
 
 
-def _work(recipe: str, root: str, name: str) -> str | None:
+def _go(here: str) -> None:
+    """Paths in a recipe are relative to the folder that the run was started in, if this node has it."""
+    if Path(here).is_dir():
+        os.chdir(here)
+
+
+def _work(recipe: str, root: str, name: str, here: str) -> str | None:
     """Runs a stage on some node; returns what went wrong, or None."""
+    _go(here)
     try:
         run = open_run(Recipe.model_validate_json(recipe), Store(Path(root)))
         make_here(run, run.stages[name], lambda text: None)
@@ -81,11 +88,12 @@ def _work(recipe: str, root: str, name: str) -> str | None:
     return None
 
 
-def _work_together(recipe: str, root: str, name: str, on_gpus: bool, here: str) -> str | None:
+def _work_together(recipe: str, root: str, name: str, here: str, on_gpus: bool) -> str | None:
     """Runs a stage as a Ray Train job with the recipe's number of ranks; returns what went wrong, or None."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig  # noqa: PLC0415 - an extra
     from ray.train.torch import TorchConfig, TorchTrainer  # noqa: PLC0415
 
+    _go(here)
     run = open_run(Recipe.model_validate_json(recipe), Store(Path(root)))
     with tempfile.TemporaryDirectory(dir=run.store.root, prefix=".ray-") as records:
         problem = Path(records) / "problem"
@@ -104,10 +112,8 @@ def _work_together(recipe: str, root: str, name: str, on_gpus: bool, here: str) 
 
 
 def _rank(config: dict[str, str]) -> None:
-    """Runs on each rank, in the process group that Ray Train created. Paths in a recipe are relative to the folder
-    that it was started in, which is not Ray Train's."""
-    if Path(config["here"]).is_dir():
-        os.chdir(config["here"])
+    """Runs on each rank, in the process group that Ray Train created, and from a folder of Ray Train's own."""
+    _go(config["here"])
     problem = Path(config["problem"])
     if problem.exists():
         raise RuntimeError("an earlier attempt failed with a user error; retrying would not help")
