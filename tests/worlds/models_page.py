@@ -68,6 +68,8 @@ def with_lora(name):
 
 
 def reason(error):
+    if "could not be loaded" in str(error):
+        return "its text part cannot be saved alone"
     return (str(error).splitlines() or [type(error).__name__])[0][:80]
 
 

@@ -36,6 +36,7 @@ def add_lora(
         lora_alpha=settings.alpha if settings.alpha is not None else 2 * settings.rank,
         lora_dropout=settings.dropout,
         target_modules=settings.targets,
+        exclude_modules=_left_out(model) if settings.targets == "all-linear" else None,
         task_type="CAUSAL_LM",
         base_model_name_or_path=base,
     )
@@ -51,6 +52,18 @@ def add_lora(
     if base is not None:
         adapted.peft_config[ADAPTER].base_model_name_or_path = base
     return adapted
+
+
+def _left_out(model: PreTrainedModel) -> list[str]:
+    """Linear layers that are more than that, so an adapter beside them would not do: routers of experts, and the
+    projections of state space layers, which kernels read without calling them."""
+    left_out = set[str]()
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear) and type(module).__module__.startswith("transformers.models"):
+            left_out.add(name)
+        if hasattr(module, "A_log"):  # every state space layer has this
+            left_out |= {f"{name}.{child}" for child in ("out_proj", "conv1d")}
+    return sorted(left_out)
 
 
 def attach(model: PreTrainedModel, folder: Path) -> PreTrainedModel:

@@ -1,6 +1,7 @@
 """Loads models and tokenizers from the Hub, a local folder or a GGUF file."""
 
 import contextlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,21 @@ def body(model: PreTrainedModel) -> nn.Module:
         return decoder
     embeddings = model.get_input_embeddings()  # Transformers does not find every decoder; it begins with these
     return next((child for child in model.children() if embeddings in child.children()), model)
+
+
+NOISE = re.compile("drop|jitter")  # in the names of what makes training random
+
+
+def disable_dropout(model: PreTrainedModel) -> None:
+    """A policy is compared with a reference that drops nothing, and at the start it should equal it. Adapters keep
+    their own dropout."""
+    for name, module in model.named_modules():
+        if "lora_dropout" in name:
+            continue
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for setting in [key for key, value in vars(module).items() if NOISE.search(key) and isinstance(value, float)]:
+            setattr(module, setting, 0.0)
 
 
 def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:

@@ -164,8 +164,8 @@ def _rows(file: Path, name: str, weight: Tensor) -> Tensor:
         stored = opened.get_slice(name)
         if tuple(stored.get_shape()) != tuple(weight.shape):
             raise UserError(f"{file}: '{name}' has the shape {stored.get_shape()}, the model {list(weight.shape)}")
-        if not isinstance(weight, DTensor):
-            return torch.as_tensor(stored[:])
+        if not isinstance(weight, DTensor) or weight.dim() == 0:
+            return torch.as_tensor(opened.get_tensor(name))
         rows = len(own(weight))
         first = min(dist.get_rank() * -(-weight.shape[0] // dist.get_world_size()), weight.shape[0])
         return torch.as_tensor(stored[first : first + rows])

@@ -15,9 +15,9 @@ from unmdpo.engine.inference.generate import GenerationSettings, Generator
 from unmdpo.engine.models import body
 from unmdpo.engine.pairs.encode import Encoder
 
-WORDS = ((3, 1, 4, 1), (5, 9, 2, 6, 5, 3, 5, 8), (9,), (7, 9, 3, 2, 3, 8, 4, 6, 2, 6, 4, 3), (3, 8, 3, 2, 7, 9, 5))
+WORDS = ((3, 1, 4, 1), (9,), (7, 9, 3, 2, 3, 8, 4, 6, 2, 6, 4, 3), (5, 9, 2, 6, 5, 3, 5))
 PROMPTS = [(Message("user", " ".join(f"w{word}" for word in words)),) for words in WORDS]
-NEW = 10  # tokens
+NEW = 6  # tokens
 NOT_TRIED = {
     "git": "writes about images",
     "llama, dynamic rope": "remembers its longest input",
@@ -46,7 +46,7 @@ def test_answers_and_embeddings_do_not_depend_on_the_batch(name, encoder):
     model = build(name, attention=None)
     generator = Generator(model, encoder, GenerationSettings(max_new_tokens=NEW))
     answers = {g.prompt: g for batch in generator.generate(PROMPTS) for g in batch}
-    assert sorted(answers) == list(range(5))
+    assert sorted(answers) == list(range(len(PROMPTS)))
     for place, row in enumerate(generator.rows):
         expected = encoder.tokenizer.decode(alone(model, row, generator._ends), skip_special_tokens=True)
         assert answers[place].text == expected, (name, place, generator._can_decode)

@@ -44,17 +44,18 @@ def test_log_probabilities_and_gradients_are_the_models_own(name):
     expected = one_by_one(model, PAIRS)
     (weights * expected).sum().backward()
     plain = {key: p.grad.clone() for key, p in model.named_parameters() if p.grad is not None}
-    model.zero_grad()
-    groups = scorer.packing.groups(ENCODED.lengths, 256)
-    for members in groups.all:
-        found = scorer(scorer.prepare([PAIRS[i] for i in members], 256))
-        assert torch.allclose(found, expected[members], atol=2e-3), proof
-        (weights[members] * found).sum().backward()
     size = torch.stack([gradient.norm() for gradient in plain.values()]).norm()
-    assert {key for key, p in model.named_parameters() if p.grad is not None} >= plain.keys()
-    for key, parameter in model.named_parameters():
-        if key in plain:
-            assert (parameter.grad - plain[key]).norm() <= 2e-4 * size, key
+    for layout in {proof.layout, "padded" if proof.layout == "packed" else "single"}:
+        model.zero_grad()
+        scorer.use(layout)
+        for members in scorer.packing.groups(ENCODED.lengths, 256).all:
+            found = scorer(scorer.prepare([PAIRS[i] for i in members], 256))
+            assert torch.allclose(found, expected[members], atol=2e-3), (layout, proof)
+            (weights[members] * found).sum().backward()
+        gradients = {key: p.grad for key, p in model.named_parameters() if p.grad is not None}
+        assert gradients.keys() >= plain.keys()
+        for key in plain:
+            assert (gradients[key] - plain[key]).norm() <= 2e-4 * size, (layout, key)
 
 
 @pytest.mark.parametrize("name", [name for name in PACKED if name not in ("gemma2",)])

@@ -6,12 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
-from tests.worlds.engine import SETTINGS, same, trainer, weights, world
+from tests.worlds.engine import SETTINGS, encoded, same, trainer, weights, world
 from unmdpo.engine.pairs.score import score
 from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.engine.settings import ObjectiveChoice
 from unmdpo.engine.training.checkpoint import checkpoints, load_checkpoint, save_checkpoint
+from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.optimizer import MasterWeights
 from unmdpo.engine.training.schedule import batch_of, epoch_order, learning_rate
 from unmdpo.engine.training.trainer import Trainer
@@ -242,3 +244,15 @@ def test_logged_rewards_are_the_losses_own():
     ones = torch.ones(len(slots))
     pairs = PairLogps(logs[:, 0], logs[:, 1], ones, ones, ones, data.reference[slots, 0], data.reference[slots, 1])
     assert line["loss"] == pytest.approx(OBJECTIVES["dpo"].loss(pairs).mean().item(), rel=1e-5)
+
+
+def test_a_policy_drops_nothing_and_so_starts_at_its_reference():
+    """GPT-2 and others have dropout by default, which would make the first log-ratios noise."""
+    config = GPT2Config(
+        vocab_size=64, n_embd=32, n_layer=2, n_head=2, n_positions=64, bos_token_id=1, eos_token_id=2
+    )  # fmt: skip
+    assert config.attn_pdrop > 0
+    scorer, pairs = PairScorer(GPT2LMHeadModel(config).train()), encoded()
+    data = TrainingData(pairs, torch.ones(20), reference=score(scorer, pairs, 64))
+    first = Trainer(scorer, data, ObjectiveChoice(name="dpo"), SETTINGS).step()
+    assert first["loss"] == pytest.approx(0.693147, abs=1e-5)

@@ -30,14 +30,17 @@ class Router:
         The loss is the number of experts times Σ over experts of the share of tokens they get and their mean
         probability, over all layers together: Transformers' and TRL's own.
         """
-        experts, real = logits[0].shape[-1], real.float()
+        layers = [layer for layer in logits if layer.dim() > 1 and layer.numel() == layer.shape[-1] * len(real)]
+        if not layers or len({layer.shape[-1] for layer in layers}) > 1:
+            return  # what these routers show is not one row for each token
+        experts, real = layers[0].shape[-1], real.float()
         sent, likely = (torch.zeros(experts, device=real.device) for _ in range(2))
-        for layer in logits:
+        for layer in layers:
             probabilities = layer.reshape(-1, experts).float().softmax(dim=-1)
             chosen = probabilities.topk(self.top, dim=-1).indices.flatten()
             sent = sent.index_add(0, chosen, real.repeat_interleave(self.top))
             likely = likely + (probabilities * real[:, None]).sum(dim=0)
-        rows = len(logits) * real.sum().clamp(min=1)
+        rows = len(layers) * real.sum().clamp(min=1)
         self.loss = experts * (sent * likely).sum() / rows**2
         self.counts = sent.detach() if self.counts is None else self.counts + sent.detach()
 

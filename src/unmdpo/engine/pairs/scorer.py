@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
-from unmdpo.engine.models import body, decoder_layers
+from unmdpo.engine.models import body, decoder_layers, disable_dropout
 from unmdpo.engine.pairs.encode import EncodedPair
 from unmdpo.engine.pairs.head import Head
 from unmdpo.engine.pairs.layout import Layout, Packing
@@ -44,6 +44,7 @@ class PairScorer(nn.Module):
         self.device = device or model.device
         self.model, self.head, self.training = model, Head.of(model), model.training
         self.router = Router.of(model)
+        disable_dropout(model)
         self._fixed, self._limit = self.device.type == "cuda", rope_limit(model)
         self._usual = self.attention
         if self._usual == "flex_attention":  # which another scorer left behind
