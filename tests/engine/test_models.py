@@ -41,6 +41,7 @@ from unmdpo.engine.pairs.proof import prove
 from unmdpo.engine.pairs.score import score
 from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.engine.settings import AdapterSettings, ModelSource, ObjectiveChoice
+from unmdpo.engine.sharding import empty_model
 from unmdpo.engine.training.checkpoint import checkpoints, load_checkpoint, save_checkpoint
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.optimizer import HostAdamW
@@ -227,6 +228,16 @@ def test_a_base_in_four_bits_is_proven_and_trained(tokenizer, tmp_path):
     plain.load_state_dict(weights)
     found, expected = score(PairScorer(plain), data.pairs, 64), score(scorer, data.pairs, 64)
     assert torch.allclose(found.nan_to_num(), expected.nan_to_num(), atol=0.05)
+
+
+def test_quantized_weights_are_not_shared_by_ranks(tmp_path):
+    """Their codes have the plain names, and would be taken for weights."""
+    world()[0].save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="is quantized, which ranks cannot share"):
+        empty_model(ModelSource(path=str(tmp_path)), torch.float32)
 
 
 def test_dropout_is_repeated_exactly(tmp_path):

@@ -14,7 +14,7 @@ from tests.worlds.pipeline import events, judged_by, problems, recipe
 from unmdpo.cli import app
 from unmdpo.errors import UserError
 from unmdpo.objectives import OBJECTIVES
-from unmdpo.pipeline.artifacts import prompt_of
+from unmdpo.pipeline.artifacts import METRICS, prompt_of
 from unmdpo.pipeline.executors import execute
 from unmdpo.pipeline.run import open_run
 from unmdpo.pipeline.store import MANIFEST, Store
@@ -32,6 +32,27 @@ def test_everything_is_made_once_and_verified(done, folder):
     assert len(again) == len(done.stages)
     assert problems(done) == []
     assert not list((folder / "store" / "work").iterdir())
+
+
+@pytest.mark.filterwarnings("ignore")  # bitsandbytes speaks of its kernels
+def test_adapters_beside_four_bits(folder, tmp_path):
+    """Such a policy starts at a reference of four bits, and its merged weights load as usual."""
+    pytest.importorskip("bitsandbytes")
+    adapter = {"rank": 4, "four_bit": True}
+    policies = {
+        "four": {"objective": "dpo", "training": {"adapter": adapter, "learning_rate": 1e-2}},
+        "merged": {"objective": "dpo", "training": {"adapter": adapter | {"merge": True}, "learning_rate": 1e-2}},
+    }
+    evaluation = judged_by("longest") | {"baseline": "four"}
+    small = recipe(folder, policies=policies, scales={}, evaluation=evaluation)
+    run = execute(open_run(small, Store(tmp_path / "store")))
+    assert "reference[4-bit]" in run.stages
+    first = METRICS.load(run.artifact("policy[four]"))[0]
+    assert first["loss"] == pytest.approx(0.693147, abs=1e-5)
+    merged = AutoModelForCausalLM.from_pretrained(run.policy("merged"))
+    assert not hasattr(merged.config, "quantization_config")
+    answers = [[row["text"] for row in run.generations(name, "one")] for name in policies]
+    assert answers[0] == answers[1]
 
 
 def test_every_objective_and_every_estimator(folder):

@@ -51,6 +51,9 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "llama, dynamic rope": ("llama", {"rope_parameters": {
         "rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4, "original_max_position_embeddings": 16,
     }, "max_position_embeddings": 16}),
+    "llama, dynamic rope, plain": ("llama", {
+        "rope_parameters": {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4},
+    }),
     "llama, linear rope": ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}}),
     "llama, yarn": ("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4}}),
     "phi3, longrope": ("phi3", {

@@ -4,6 +4,7 @@ The reference policy is the base model, and a new adapter changes nothing, so th
 too.
 """
 
+import copy
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from unmdpo.engine.ranks import Ranks
 from unmdpo.engine.settings import AdapterSettings
 from unmdpo.errors import UserError
 
@@ -59,7 +61,7 @@ def _left_out(model: PreTrainedModel) -> list[str]:
     projections of state space layers, which kernels read without calling them."""
     left_out = set[str]()
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear) and type(module).__module__.startswith("transformers.models"):
+        if isinstance(module, nn.Linear) and "router" in type(module).__name__.lower():
             left_out.add(name)
         if hasattr(module, "A_log"):  # every state space layer has this
             left_out |= {f"{name}.{child}" for child in ("out_proj", "conv1d")}
@@ -107,22 +109,38 @@ def save_adapter(adapted: "PeftModel", folder: Path, masters: Mapping[str, Tenso
 def merged(adapted: "PeftModel", masters: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], float]:
     """The base model's weights with the adapter added, and what rounding them cost: the size of the rounding errors,
     relative to the adapter's change. From the float32 `masters`, in float32, and rounded once."""
-    model = adapted.get_base_model()
+    model: Any = adapted.get_base_model()
     kept = {name for name, _ in [*model.named_parameters(remove_duplicate=False), *model.named_buffers()]}
     weights = {name: value for name, value in model.state_dict().items() if name in kept and ".lora_" not in name}
     change = error = 0.0
+    for place, module in model.named_modules():
+        name = f"{place}.weight"
+        if name in weights and hasattr(module.weight, "quant_state"):  # four bits, with or without an adapter
+            weights[name] = _dequantized(module, weights[name]).to(model.dtype)
     for place, module in model.named_modules():
         if not hasattr(module, "get_delta_weight"):
             continue
         delta = _delta(module, place, masters)
         name = f"{place}{BASE}weight"
-        exact = _dequantized(module.base_layer, weights[name]) + delta
-        kind: torch.dtype = weights[name].dtype if weights[name].is_floating_point() else model.dtype  # type: ignore[assignment]
-        weights[name] = exact.to(kind)
+        exact = whole(weights[name]).float() + delta
+        weights[name] = exact.to(dtype=weights[name].dtype).cpu()
         change += float(delta.square().sum())
-        error += float((weights[name].float() - exact).square().sum())
+        error += float((weights[name].float() - exact.cpu()).square().sum())
+        if not Ranks.current().first:
+            weights[name] = torch.empty(0)  # the first rank writes
     rounding = (error / change) ** 0.5 if change else 0.0
     return {name.replace(BASE, "."): value for name, value in weights.items()}, rounding
+
+
+def without_adapter(model: PreTrainedModel) -> PreTrainedModel:
+    """The same kind of model without weights, adapters or quantization: what merged weights are saved with."""
+    config = copy.deepcopy(model.config)
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    with torch.device("meta"):
+        made: PreTrainedModel = type(model)(config)
+    made.generation_config = model.generation_config
+    return made
 
 
 def _delta(module: Any, place: str, masters: Mapping[str, Tensor]) -> Tensor:

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from unmdpo.engine.adapters import save_adapter, whole
 from unmdpo.engine.models import compute_dtype
-from unmdpo.engine.ranks import Ranks
+from unmdpo.engine.ranks import Ranks, local_device
 from unmdpo.errors import UserError
 from unmdpo.files import replacing, sha256
 
@@ -85,7 +85,7 @@ def gathered(weights: Mapping[str, torch.Tensor], model: PreTrainedModel) -> dic
     """Every full weight, on the CPU, in the precision that the model is used in: float32 shards are masters. Only the
     first rank gets them; the others get an empty dict."""
     ranks, found = Ranks.current(), dict[str, torch.Tensor]()
-    dtype, tied = compute_dtype(model.device), getattr(model, "all_tied_weights_keys", {})
+    dtype, tied = compute_dtype(local_device()), getattr(model, "all_tied_weights_keys", {})
     for name, value in weights.items():
         full = whole(value.detach())
         if ranks.first and not (name in tied and tied[name] in weights):  # a tied weight is written once

@@ -3,6 +3,7 @@
 import contextlib
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -60,7 +61,7 @@ def open_to_read(
     model = empty_model(source, compute, kind, **more)
     made = root(model if adapter is None else attach(model, adapter))
     _shard(made, model, device, compute)
-    fill(made, model, source, device, kind)
+    fill(made, model, source, device, kind, **more)
     return made
 
 
@@ -78,8 +79,10 @@ def empty_model(
     """The model without its weights: parameters take no memory, buffers are as they should be."""
     with explaining("model", source):
         config = AutoConfig.from_pretrained(source.path, **source.arguments, **more)
-        with _parameters_without_memory():
-            model = kind.from_config(config, dtype=dtype, trust_remote_code=source.trust_remote_code)
+    if getattr(config, "quantization_config", None) is not None:
+        raise UserError(f"'{source.path}' is quantized, which ranks cannot share: use its unquantized weights")
+    with explaining("model", source), _parameters_without_memory():
+        model = kind.from_config(config, dtype=dtype, trust_remote_code=source.trust_remote_code)
     assert isinstance(model, PreTrainedModel)
     model.tie_weights()
     model.train(False)
@@ -109,6 +112,7 @@ def fill(
     source: ModelSource,
     device: torch.device,
     kind: Any = AutoModelForCausalLM,
+    **more: Any,
 ) -> None:
     """Reads the weights of a sharded empty model. Each rank reads its own rows from the files. Where the files name
     weights differently than the model does, the first rank loads all of them and hands the parts out."""
@@ -119,12 +123,12 @@ def fill(
     waiting = dict[str, Tensor]()
     waiting |= {plain_name(name): value for name, value in model.named_parameters() if name in empty}
     waiting |= {name: value for name, value in model.named_buffers() if name in model.state_dict()}
-    files = _files(source)
-    if waiting.keys() <= files.keys():
+    files, shapes = _files(source), weight_shapes(source)
+    if all(shapes.get(name) == list(weight.shape) for name, weight in waiting.items()):
         for name, weight in waiting.items():
             own(weight).copy_(_rows(files[name], name, weight))
     else:
-        _hand_out(waiting, source, device, kind)
+        _hand_out(waiting, source, device, partial(kind.from_pretrained, source.path, **source.arguments, **more))
     check_finite(model, source)
 
 
@@ -161,23 +165,21 @@ def weight_shapes(source: ModelSource) -> dict[str, list[int]]:
 def _rows(file: Path, name: str, weight: Tensor) -> Tensor:
     """This rank's rows of a weight; all of them, if it is not sharded."""
     with safe_open(file, framework="pt") as opened:
-        stored = opened.get_slice(name)
-        if tuple(stored.get_shape()) != tuple(weight.shape):
-            raise UserError(f"{file}: '{name}' has the shape {stored.get_shape()}, the model {list(weight.shape)}")
         if not isinstance(weight, DTensor) or weight.dim() == 0:
             return torch.as_tensor(opened.get_tensor(name))
         rows = len(own(weight))
         first = min(dist.get_rank() * -(-weight.shape[0] // dist.get_world_size()), weight.shape[0])
-        return torch.as_tensor(stored[first : first + rows])
+        return torch.as_tensor(opened.get_slice(name)[first : first + rows])
 
 
-def _hand_out(waiting: dict[str, Tensor], source: ModelSource, device: torch.device, kind: Any) -> None:
+def _hand_out(
+    waiting: dict[str, Tensor], source: ModelSource, device: torch.device, load: Callable[..., PreTrainedModel]
+) -> None:
     """Broadcasts the weights one at a time, each rank keeping its part."""
     known: dict[str, Tensor] = {}
     if dist.get_rank() == 0:
         with explaining("model", source):
-            loaded = kind.from_pretrained(source.path, dtype=next(iter(waiting.values())).dtype, **source.arguments)
-        known = loaded.state_dict()
+            known = load(dtype=next(iter(waiting.values())).dtype).state_dict()
     for name, weight in waiting.items():
         whole = (
             known[name].to(device, weight.dtype)

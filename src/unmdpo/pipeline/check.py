@@ -37,6 +37,9 @@ def check_ranks(recipe: Recipe) -> None:
     for name in recipe.compute.ranks_of:
         if name not in shared:
             raise UserError(f"compute.ranks_of: no stages of kind '{name}' have ranks; {did_you_mean(name, shared)}")
+    judge = None if recipe.evaluation is None else kind_of(recipe.evaluation.judge)
+    if judge is not None and judge.model is None and recipe.compute.ranks_of.get(JUDGEMENT_STAGE.name, 1) > 1:
+        raise UserError(f"a judge of kind '{judge.name}' is asked by one process: leave judgement out of ranks_of")
 
 
 def check_model(source: ModelSource) -> None:

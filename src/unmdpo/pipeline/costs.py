@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from unmdpo.engine.cost import SHAPES, USABLE, estimate, forward_flops, reading_memory
 from unmdpo.engine.models import body
@@ -95,14 +95,15 @@ class Estimates:
         seen = updates * settings.batch / max(1, len(self.lengths))
         passes = (2.05 if settings.adapter else 3) + objective.objective.adaptive
         needs = {flag: self._training_memory(shape, flag, settings.adapter) for flag in (False, True)}
-        checkpointing = needs[False] > USABLE * self.memory
+        wanted = self.compute.activation_checkpointing
+        checkpointing = needs[False] > USABLE * self.memory if wanted is None else wanted
         trained = parameters(shape) if settings.adapter is None else adapter_size(shape, settings.adapter)
         return Cost(
             tokens=seen * float(self.lengths.sum()),
             flops=(passes + checkpointing) * seen * self._pass(shape),
             memory=needs[checkpointing],
             host=8.0 * trained / self.ranks if self.compute.offload_optimizer else 0.0,
-            disk=KEPT * 12.0 * trained + 2.0 * (parameters(shape) if settings.adapter is None else trained),
+            disk=KEPT * 12.0 * trained + _exported(shape, trained, settings.adapter),
             ranks=self.ranks,
             checkpointing=checkpointing,
             share=_size_share(shape),
@@ -125,7 +126,8 @@ class Estimates:
             offload_optimizer=self.compute.offload_optimizer,
             world=self.ranks,
         )
-        return float(needed.total)
+        packed = 1.4 * parameters(shape) if adapter is not None and adapter.four_bit else 0.0  # bytes that are saved
+        return float(needed.total) - packed
 
 
 def parameters(model: PreTrainedModel) -> int:
@@ -138,6 +140,13 @@ def adapter_size(model: PreTrainedModel, adapter: AdapterSettings) -> int:
     return sum(adapter.rank * (layer.in_features + layer.out_features) for layer in layers)
 
 
+def _exported(model: PreTrainedModel, trained: int, adapter: AdapterSettings | None) -> float:
+    """Bytes of a policy on disk: its weights, or a float32 adapter and perhaps merged weights."""
+    if adapter is None:
+        return 2.0 * trained
+    return 4.0 * trained + (2.0 * parameters(model) if adapter.merge else 0.0)
+
+
 def _size_share(model: PreTrainedModel) -> float:
     size = parameters(model)
     return MEASURED_SHARES[min(MEASURED_SHARES, key=lambda known: abs(np.log(size / known)))]
@@ -145,22 +154,24 @@ def _size_share(model: PreTrainedModel) -> float:
 
 def meta_model(source: ModelSource) -> PreTrainedModel:
     """The model's shape, without weights."""
-    return _built(source.path, source.revision, source.gguf_file)
+    return _built(source.path, source.revision, source.gguf_file, source.trust_remote_code)
 
 
 @lru_cache(maxsize=8)
-def _built(path: str, revision: str | None, gguf_file: str | None) -> PreTrainedModel:
+def _built(path: str, revision: str | None, gguf_file: str | None, trust: bool) -> PreTrainedModel:
     if path in KNOWN_SHAPES:
         config: Any = LlamaConfig(**SHAPES[KNOWN_SHAPES[path]])
     else:
         more = {} if gguf_file is None else {"gguf_file": gguf_file}
         try:
-            config = AutoConfig.from_pretrained(path, revision=revision, **more)
+            config = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=trust, **more)
         except (OSError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise UserError(f"cannot plan for the model '{path}': {reason}") from error
+    causal = type(config) in AutoModelForCausalLM._model_mapping or "auto_map" in config.to_dict()
+    kind = AutoModelForCausalLM if causal else AutoModel  # a judge may be an encoder
     with torch.device("meta"):
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-            config, dtype=torch.bfloat16
+        model: PreTrainedModel = kind.from_config(  # type: ignore[no-untyped-call]
+            config, dtype=torch.bfloat16, trust_remote_code=trust
         )
     return model

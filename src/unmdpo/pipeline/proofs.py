@@ -34,9 +34,9 @@ def prove_in(job: Job[Any], scorer: PairScorer) -> Notes:
     should say about it. The stage's settings name the model."""
     pairs = job.load(PAIRS, "encoded")
     place = None if job.proofs is None else job.proofs / f"{_key(job.settings.model, scorer, pairs)}.json"
-    known = None if place is None else _read(place)
     ranks = Ranks.current()
-    if ranks.agree(known is not None, scorer.device) and known is not None:
+    known = ranks.share(_read(place) if place is not None and ranks.first else None)
+    if known is not None:
         scorer.use(known.layout)
         scorer.proven = True
     else:
@@ -73,6 +73,7 @@ def _key(model: PinnedModel, scorer: PairScorer, pairs: EncodedPairs) -> str:
         "model": model.model_dump(mode="json"),
         "class": type(scorer.model).__name__,
         "dtype": str(scorer.model.dtype),
+        "quantized": getattr(scorer.model, "hf_quantizer", None) is not None,
         "trained": sum(p.requires_grad for p in scorer.model.parameters()),  # with an adapter, another number
         "lengths": hashlib.sha256(pairs.lengths.tobytes()).hexdigest(),
         "device": device_name().partition(",")[0],

@@ -88,7 +88,8 @@ class Recipe(Strict):
     @model_validator(mode="after")
     def _four_bits_have_one_rank(self) -> Self:
         adapters = [self.training.adapter, self.pilots.adapter, *(p.training.adapter for p in self.policies.values())]
-        if self.compute.ranks > 1 and any(adapter is not None and adapter.four_bit for adapter in adapters):
+        shared = [self.compute.ranks_of.get(kind, self.compute.ranks) for kind in ("reference", "pilot", "policy")]
+        if max(shared) > 1 and any(adapter is not None and adapter.four_bit for adapter in adapters):
             raise error_at(
                 ("compute", "ranks"), "weights in four bits are not shared by ranks: leave ranks at 1, or four_bit out"
             )
@@ -98,6 +99,8 @@ class Recipe(Strict):
     def _evaluation_fits(self) -> Self:
         if self.evaluation is None:
             return self
+        if INITIAL in self.evaluation.answers:
+            raise error_at(("evaluation", "answers"), f"'{INITIAL}' is the initial model: choose another name")
         baseline = self.evaluation.baseline
         among(self.candidates, baseline, ("evaluation", "baseline"), f"'{baseline}' is not a policy")
         for opponent in self.evaluation.opponents:

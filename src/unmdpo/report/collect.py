@@ -152,7 +152,7 @@ def _cost(name: str, manifest: dict[str, Any]) -> Cost:
 def _panels(run: Run) -> Iterator[PanelFacts]:
     """The panels that have judged answers."""
     for name in [] if run.recipe.evaluation is None else run.recipe.evaluation.answered:
-        policies = [p for p in (*run.recipe.policies, INITIAL) if run.has(JUDGEMENT_STAGE, p, name)]
+        policies = [p for p in (*run.recipe.candidates, INITIAL) if run.has(JUDGEMENT_STAGE, p, name)]
         if policies:
             panel = run.panel(name)
             answers = {

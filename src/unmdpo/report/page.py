@@ -52,7 +52,7 @@ def render(facts: Facts) -> str:
             name: Markup(charts.lines(lines, name, "update", name, [*facts.run.recipe.policies]))
             for name, lines in facts.curves.items()
         },
-        policies=[*facts.run.recipe.policies],
+        policies=facts.run.recipe.candidates,
         scales=[_scale(scale) for scale in facts.scales],
         panels=[_panel(facts, panel) for panel in facts.panels],
         costs=sorted(facts.costs, key=lambda cost: -cost.seconds),
@@ -77,7 +77,7 @@ def _result(facts: Facts, panel: str) -> dict[str, Any]:
     report = facts.summary[panel]
     published, scores = _published(facts, panel), report["mean_score"]
     against = []
-    order = [*facts.run.recipe.policies]
+    order = facts.run.recipe.candidates
     for opponent, by_policy in report["against"].items():
         outcomes = {policy: by_policy[policy] for policy in order if policy in by_policy}
         if not outcomes:

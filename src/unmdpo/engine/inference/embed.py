@@ -50,8 +50,9 @@ def embed_prompts(embedder: Embedder, encoder: Encoder, prompts: Sequence[Prompt
         turn = firsts[place : place + ranks.world]
         own = turn[min(ranks.rank, len(turn) - 1)]  # a rank with nothing left repeats the last batch
         rows = _tokens(encoder, prompts[own : own + BATCH])
-        if place == 0:
-            embedder.pads = ranks.agree(_pads(embedder, rows), embedder.device)
+        if place == 0:  # tried on the same rows everywhere: all ranks must pass equally often
+            few = _tokens(encoder, prompts[start : start + BATCH])
+            embedder.pads = ranks.agree(_pads(embedder, few), embedder.device)
         found = _embed(embedder, rows)
         yield from _shared(found, turn, own, len(prompts), ranks)
 

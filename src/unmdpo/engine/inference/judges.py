@@ -90,7 +90,7 @@ def _labels(source: ModelSource) -> dict[str, Any]:
         config = AutoConfig.from_pretrained(source.path, **source.arguments)
     shapes = weight_shapes(source)
     if "auto_map" in config.to_dict() or not shapes:
-        return {}
+        return {"num_labels": config.num_labels}
     heads = [shape for name, shape in shapes.items() if name.rpartition(".")[0] in HEADS and name.endswith("weight")]
     if not heads:
         raise UserError(
@@ -102,7 +102,7 @@ def _labels(source: ModelSource) -> dict[str, Any]:
 
 def _output(source: ModelSource, label: int | str | None) -> int:
     """Which of the model's outputs is the score."""
-    count = _labels(source).get("num_labels", 1)
+    count = _labels(source)["num_labels"]
     with explaining("judge", source):
         names = AutoConfig.from_pretrained(source.path, **source.arguments).id2label or {}
     if label is None and count > 1:
@@ -125,7 +125,8 @@ def open_reward_model(settings: RewardModelSettings) -> Judge:
 def check_reward_model(settings: RewardModelSettings) -> None:
     source = reward_model_source(settings)
     check_reachable(source)
-    _output(source, settings.label)
+    if Path(source.path).is_dir():  # elsewhere, it would download the weights
+        _output(source, settings.label)
 
 
 def reward_model_source(settings: RewardModelSettings) -> ModelSource:

@@ -58,7 +58,7 @@ def prove(scorer: PairScorer, pairs: EncodedPairs) -> Proof:
     plain = _plain(scorer, chosen)
     _check_finite(scorer, plain, places)
     candidates: Sequence[Layout] = get_args(Layout)
-    with _in_float32(scorer.model) as sharp:
+    with _in_float32(scorer.model) as sharp, contextlib.suppress(RuntimeError):  # some models cannot compute in it
         if sharp:
             candidates = _agreeing_sharply(scorer, chosen, passed_over)
     for layout in candidates:

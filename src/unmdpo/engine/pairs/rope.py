@@ -44,5 +44,6 @@ def _limit_of(module: Any) -> int:
     """Long rope names its own length; dynamic scaling starts at the context of the pretraining."""
     limits, nested = [int(module.original_max_seq_len)], getattr(module.config, "rope_parameters", None) or {}
     for found in (nested, *(value for value in nested.values() if isinstance(value, dict))):
-        limits += [int(found["original_max_position_embeddings"])] * ("original_max_position_embeddings" in found)
+        if "original_max_position_embeddings" in found:
+            limits.append(int(found["original_max_position_embeddings"]))
     return min(limits)

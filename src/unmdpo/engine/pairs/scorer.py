@@ -69,6 +69,8 @@ class PairScorer(nn.Module):
 
     def forward(self, batch: PairBatch) -> Tensor:
         """(pairs, 2) summed log-probabilities of chosen and rejected, float32 at least."""
+        if self.router is not None:
+            self.router.loss = None  # of an earlier pass
         if isinstance(batch, SingleBatch) or self.head is None:
             logs = _own_log_probs(self.model, batch)
         else:
@@ -118,9 +120,11 @@ def _own_log_probs(model: PreTrainedModel, batch: PairBatch) -> Tensor:
     if not isinstance(batch, SingleBatch):
         raise CannotPack("its logits are not a plain function of its last hidden states")
     logs = []
+    eager = torch.compiler.set_stance("force_eager")  # each length would be compiled anew
     for row, length, prompt in zip(batch.tokens, batch.lengths, batch.prompts, strict=True):
         forget_length(model)
-        logits = model(input_ids=row[None, :length], use_cache=False).logits[0, prompt - 1 : length - 1]
+        with eager:
+            logits = model(input_ids=row[None, :length], use_cache=False).logits[0, prompt - 1 : length - 1]
         wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
         for start in range(prompt, length, CHUNK):
             part = logits[start - prompt : start - prompt + CHUNK].to(wide)

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from unmdpo.engine.ranks import Ranks
 from unmdpo.engine.training.optimizer import moments, restore, steps
 from unmdpo.engine.training.trainer import Trainer
 from unmdpo.errors import UserError
@@ -146,7 +147,8 @@ def _read(tensors: dict[str, Tensor], place: Path) -> None:
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")  # expected with one process
-        load(tensors, storage_reader=HuggingFaceStorageReader(str(place)))
+        alone = Ranks.current().world == 1  # perhaps inside a job with other ranks, which do not take part
+        load(tensors, storage_reader=HuggingFaceStorageReader(str(place)), no_dist=alone)
 
 
 def _plain(place: Path) -> Path:

@@ -37,7 +37,7 @@ def execute(
         run.store.prepare()
         run.record()
     ranks.wait()
-    missing = [name for name in wanted if run.find(run.stages[name]) is None]
+    missing = ranks.share([name for name in wanted if run.find(run.stages[name]) is None])
     for name in wanted:
         if name not in missing:
             view.cached(name)

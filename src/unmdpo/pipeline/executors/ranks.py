@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -19,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from unmdpo.engine.ranks import join, local_device
-from unmdpo.errors import Stopped, UserError
+from unmdpo.errors import Stopped, UnmdpoWarning, UserError
 from unmdpo.pipeline.executors.making import manifest_head
 from unmdpo.pipeline.run import Run, open_run, ranks_of
 from unmdpo.pipeline.stage import Job, Stage
@@ -29,7 +30,8 @@ from unmdpo.recipe import Recipe
 USER_ERROR, CRASH = 2, 1  # exit codes
 # In the error of a rank that waits for one that is gone.
 LEFT_ALONE = ("closed by peer", "Connection reset", "Timed out", "timed out", "DistBackendError", "Broken pipe")
-PROGRESS, ERROR, CRASHED = "unmdpo-progress: ", "unmdpo-error: ", "unmdpo-crash: "  # what a line is about
+# What a line is about.
+PROGRESS, WARNING, ERROR, CRASHED = "unmdpo-progress: ", "unmdpo-warning: ", "unmdpo-error: ", "unmdpo-crash: "
 
 
 def launch(run: Run, stage: Stage[Any], report: Callable[[str], None]) -> None:
@@ -60,10 +62,12 @@ def launch(run: Run, stage: Stage[Any], report: Callable[[str], None]) -> None:
 
 
 def _listen(lines: IO[str], report: Callable[[str], None]) -> None:
-    """Shows the first rank's progress until the ranks are gone."""
+    """Shows the first rank's progress and warnings until the ranks are gone."""
     for line in lines:
         if line.startswith(PROGRESS):
             report(line.removeprefix(PROGRESS).rstrip("\n"))
+        elif line.startswith(WARNING):
+            warnings.warn(json.loads(line.removeprefix(WARNING)), UnmdpoWarning, stacklevel=2)
 
 
 def _failure_message(errors: str, stage: Stage[Any], count: int) -> str:
@@ -111,7 +115,14 @@ def _tell(text: str) -> None:
     print(f"{PROGRESS}{text}", flush=True)
 
 
+def _warn(message: Warning | str, category: type[Warning], *_: object) -> None:
+    """Passes our own warnings on, from the first rank; those of libraries are for developers."""
+    if issubclass(category, UnmdpoWarning) and os.environ.get("RANK") == "0":
+        print(f"{WARNING}{json.dumps(str(message))}", flush=True)
+
+
 def main(recipe: str, root: str, name: str) -> None:
+    warnings.showwarning = _warn  # type: ignore[assignment]
     run = open_run(Recipe.model_validate_json(Path(recipe).read_text("utf-8")), Store(Path(root)))
     try:
         take_part(run, run.stages[name], _tell)

@@ -37,7 +37,8 @@ def all_together(run: Run, missing: Sequence[str], view: View) -> None:
         wanted = ranks_of(run, stage)
         if wanted not in (1, ranks.world):
             raise UserError(
-                f"{name} wants {wanted} ranks, but torchrun started {ranks.world}: set compute.ranks={ranks.world}"
+                f"{name} wants {wanted} ranks, but torchrun started {ranks.world}: compute.ranks and all numbers in "
+                f"compute.ranks_of should be {ranks.world} or 1"
             )
         view.started(name)
         if wanted > 1:

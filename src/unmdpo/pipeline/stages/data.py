@@ -154,7 +154,7 @@ def encode(job: Job[EncodedSettings]) -> Notes:
     )
     context = context_length(source) or longest
     pairs = EncodedPairs.of(Encoder.of(source, min(longest, context)).encode(rows))
-    beyond = pairs.within(longest) - pairs.within(context)
+    beyond = max(0, pairs.within(longest) - pairs.within(context))
     if beyond:
         warnings.warn(
             f"{beyond} comparisons are left out: they fit data.max_length ({longest} tokens), but not the model's "

@@ -12,12 +12,13 @@ from transformers import PreTrainedModel
 from unmdpo.catalog.judges import AnyJudge, kind_of
 from unmdpo.catalog.objectives import INITIAL
 from unmdpo.data.panels import read_answers
-from unmdpo.engine.adapters import is_adapter
+from unmdpo.engine.adapters import attach, is_adapter
 from unmdpo.engine.inference.endpoint import PairwiseJudge, Question
 from unmdpo.engine.inference.generate import GenerationSettings, Generator
 from unmdpo.engine.inference.judges import checked
+from unmdpo.engine.models import load_in_four_bits
 from unmdpo.engine.pairs.encode import Encoder
-from unmdpo.engine.ranks import Ranks
+from unmdpo.engine.ranks import Ranks, local_device
 from unmdpo.engine.settings import ModelSource
 from unmdpo.engine.sharding import open_to_read
 from unmdpo.errors import UserError
@@ -140,6 +141,9 @@ def _policy(job: Job[AnswerSettings], source: ModelSource) -> PreTrainedModel:
     if "policy" not in job.inputs:
         return open_to_read(source, lambda model: model)
     folder = job.load(MODEL, "policy")
+    adapter = job.stage.inputs["policy"].settings.training.adapter
+    if is_adapter(folder) and adapter.four_bit and Ranks.current().world == 1:
+        return attach(load_in_four_bits(source, device=local_device()), folder)
     if is_adapter(folder):
         return open_to_read(source, lambda model: model, adapter=folder)
     return open_to_read(source.located(str(folder)), lambda model: model)
@@ -174,8 +178,6 @@ def judge(job: Job[JudgementSettings]) -> Notes:
     """Scores each response."""
     prompts, responses = job.load(PANEL, "panel"), job.load(GENERATIONS, "generation")
     kind = kind_of(job.settings.judge)
-    if kind.model is None and Ranks.current().world > 1:
-        raise UserError(f"a judge of kind '{kind.name}' is asked by one process: leave judgement out of ranks_of")
     opened = kind.open(job.settings.judge)
     if kind.pairwise:
         scores = _preferences(opened, job, prompts, responses)
@@ -274,6 +276,8 @@ def _as_dicts(outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
 
 
 def _answering_cost(estimates: Estimates, stage: Stage[AnswerSettings]) -> Cost:
+    if stage.settings.answers is not None:
+        return Cost()
     prompts: int = stage.inputs["panel"].settings.size
     return estimates.writing(stage.settings.model, float(prompts * stage.settings.max_new_tokens))
 

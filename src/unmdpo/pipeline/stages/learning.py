@@ -63,6 +63,8 @@ def train_in(
 ) -> Trained:
     """Trains from the last checkpoint in the job's folder, if there is one."""
     scorer, adapted = open_scorer(model, settings.adapter, seed=settings.random_seed)
+    if adapted is None and getattr(scorer.model, "hf_quantizer", None) is not None:
+        raise UserError(f"'{model.path}' is quantized: train an adapter beside it, or its unquantized weights")
     proof = prove_in(job, scorer)
     _spare_memory(scorer, job.compute)
     passes = training_passes(scorer.model, adaptive=objective.objective.adaptive)
@@ -78,16 +80,16 @@ def train_in(
 
 
 def open_scorer(
-    source: ModelSource, adapter: AdapterSettings | None = None, seed: int = SEED
+    source: ModelSource, adapter: AdapterSettings | None = None, seed: int = SEED, *, four_bit: bool = False
 ) -> tuple[PairScorer, "PeftModel | None"]:
-    """Loads a model to score or train, with a new adapter if wanted. Several ranks share it, each loading its part."""
+    """Loads a model to score or train, with a new adapter or in four bits if wanted. Several ranks share it, each
+    loading its part."""
     device = local_device()
     if Ranks.current().world > 1:
         return _open_shared(source, adapter, seed, device)
-    if adapter is None:
-        return PairScorer(load_model(source, device=device)), None
-    model = load_in_four_bits(source, device=device) if adapter.four_bit else load_model(source, device=device)
-    adapted = add_lora(model, adapter, seed, source.base)
+    four_bit = four_bit or (adapter is not None and adapter.four_bit)
+    model = load_in_four_bits(source, device=device) if four_bit else load_model(source, device=device)
+    adapted = None if adapter is None else add_lora(model, adapter, seed, source.base)
     return PairScorer(model), adapted
 
 

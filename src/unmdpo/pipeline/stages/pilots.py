@@ -56,7 +56,7 @@ def pilot(graph: Graph, fold: int) -> Stage[PilotSettings]:
         **converted_model(graph, model, suffix),
     }
     if choice.objective.reference:
-        inputs["reference"] = reference(graph, model, suffix)
+        inputs["reference"] = reference(graph, model, settings.training.adapter, suffix)
     return graph.stage(PILOT_STAGE, settings, inputs, PILOT_STAGE.called(fold))
 
 
@@ -65,7 +65,7 @@ def out_of_fold(graph: Graph) -> Stage[OofSettings]:
     pilots = [pilot(graph, fold) for fold in range(graph.recipe.pilots.folds)]
     inputs: dict[str, Stage[Any]] = {
         "encoded": encoded(graph, model, suffix),
-        "reference": reference(graph, model, suffix),
+        "reference": reference(graph, model, pilots[0].settings.training.adapter, suffix),
         **{stage.name: stage for stage in pilots},
     }
     return graph.stage(OOF_STAGE, OofSettings(beta=graph.recipe.beta), inputs)

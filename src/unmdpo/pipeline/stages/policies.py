@@ -9,7 +9,7 @@ from torch import Tensor
 
 from unmdpo.catalog.estimators import ESTIMATORS
 from unmdpo.data import Comparison
-from unmdpo.engine.adapters import merged
+from unmdpo.engine.adapters import merged, without_adapter
 from unmdpo.engine.folder import Provenance, export_adapter, export_model
 from unmdpo.engine.models import load_tokenizer
 from unmdpo.engine.pairs.score import score
@@ -51,8 +51,9 @@ def policy(graph: Graph, name: str) -> Stage[PolicySettings]:
         "encoded": encoded(graph, model),
         **converted_model(graph, model),
     }
+    training = recipe.seeded_training.changed(spec.training)
     if spec.choice.objective.reference:
-        inputs["reference"] = reference(graph, model)
+        inputs["reference"] = reference(graph, model, training.adapter)
     beside = None
     if spec.scale is not None:
         learns_beside = ESTIMATORS[recipe.scales[spec.scale].estimator].beside
@@ -61,11 +62,7 @@ def policy(graph: Graph, name: str) -> Stage[PolicySettings]:
         else:
             inputs["scale"] = scale(graph, spec.scale)
     settings = PolicySettings(
-        model=graph.pinned(model),
-        objective=spec.choice,
-        beta=recipe.beta,
-        training=recipe.seeded_training.changed(spec.training),
-        beside=beside,
+        model=graph.pinned(model), objective=spec.choice, beta=recipe.beta, training=training, beside=beside
     )
     return graph.stage(POLICY_STAGE, settings, inputs, POLICY_STAGE.called(name))
 
@@ -143,7 +140,7 @@ def _export(trained: Trained, choice: ObjectiveChoice, frozen: Tensor | None, jo
     if not adapter.merge:
         return {}
     weights, rounding = merged(trained.adapted, masters)
-    export_model(trainer.model, tokenizer, job.folder / MODEL.name, provenance, weights)
+    export_model(without_adapter(trainer.model), tokenizer, job.folder / MODEL.name, provenance, weights)
     return {"merge_rounding": rounding}
 
 

@@ -8,7 +8,7 @@ from unmdpo.engine.inference.embed import Embedder, embed_prompts
 from unmdpo.engine.pairs.encode import Encoder
 from unmdpo.engine.pairs.score import score
 from unmdpo.engine.ranks import Ranks, local_device
-from unmdpo.engine.settings import ModelSource
+from unmdpo.engine.settings import AdapterSettings, ModelSource
 from unmdpo.engine.sharding import open_to_read
 from unmdpo.files import replacing
 from unmdpo.pipeline.artifacts import COMPARISONS, EMBEDDINGS, PAIRS, PROMPTS, REFERENCE
@@ -29,10 +29,18 @@ class ModelSettings(Strict):
     model: PinnedModel
 
 
-def reference(graph: Graph, model: ModelSource, suffix: str = "") -> Stage[ModelSettings]:
+class ReferenceSettings(ModelSettings):
+    four_bit: bool  # what an adapter trains beside is then its own reference
+
+
+def reference(
+    graph: Graph, model: ModelSource, adapter: AdapterSettings | None, suffix: str = ""
+) -> Stage[ReferenceSettings]:
+    """The log-probabilities that a policy, perhaps with an adapter, starts from."""
     inputs = {"encoded": encoded(graph, model, suffix), **converted_model(graph, model, suffix)}
-    settings = ModelSettings(model=graph.pinned(model))
-    return graph.stage(REFERENCE_STAGE, settings, inputs, f"{REFERENCE_STAGE.name}{suffix}")
+    settings = ReferenceSettings(model=graph.pinned(model), four_bit=adapter is not None and adapter.four_bit)
+    name = f"{REFERENCE_STAGE.name}{suffix}{'[4-bit]' if settings.four_bit else ''}"
+    return graph.stage(REFERENCE_STAGE, settings, inputs, name)
 
 
 def features(graph: Graph) -> Stage[ModelSettings]:
@@ -49,10 +57,10 @@ def pilot_model(graph: Graph) -> tuple[ModelSource, str]:
     return (graph.recipe.model, "") if proxy is None else (proxy, "[proxy]")
 
 
-def score_reference(job: Job[ModelSettings]) -> Notes:
+def score_reference(job: Job[ReferenceSettings]) -> Notes:
     """Computes (n, 2) log-probabilities under the frozen initial model, once for all pilots and policies."""
     pairs = job.load(PAIRS, "encoded")
-    scorer, _ = open_scorer(job.source(job.settings.model))
+    scorer, _ = open_scorer(job.source(job.settings.model), four_bit=job.settings.four_bit)
     proof = prove_in(job, scorer)
     logps = score(ready(scorer), pairs, job.compute.token_budget)
     check_finite_logps(logps, pairs, "the initial model")
@@ -89,7 +97,7 @@ def embed(job: Job[ModelSettings]) -> Notes:
     return {"prompts": len(index.hashes), "dimension": int(embeddings.shape[1])}
 
 
-def _scoring_cost(estimates: Estimates, stage: Stage[ModelSettings]) -> Cost:
+def _scoring_cost(estimates: Estimates, stage: Stage[ReferenceSettings]) -> Cost:
     return estimates.scoring(stage.settings.model)
 
 
