@@ -100,7 +100,10 @@ def _work_together(recipe: str, root: str, name: str, here: str, on_gpus: bool) 
         trainer = TorchTrainer(
             _rank,
             train_loop_config={"recipe": recipe, "root": root, "stage": name, "problem": str(problem), "here": here},
-            torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if on_gpus else "gloo"),
+            torch_config=TorchConfig(
+                backend="cpu:gloo,cuda:nccl" if on_gpus else "gloo",
+                timeout_s=round(60 * run.recipe.compute.rank_minutes),
+            ),
             scaling_config=ScalingConfig(num_workers=ranks_of(run, run.stages[name]), use_gpu=on_gpus),
             run_config=RunConfig(name="job", storage_path=records, failure_config=FailureConfig(max_failures=RETRIES)),
         )

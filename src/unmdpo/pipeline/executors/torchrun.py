@@ -7,11 +7,12 @@ All ranks share the stages that ask for as many ranks as there are. The first do
 
 import os
 import time
+import warnings
 from collections.abc import Sequence
 from functools import partial
 
 from unmdpo.engine.ranks import Ranks, alone, join, local_device
-from unmdpo.errors import UserError
+from unmdpo.errors import UnmdpoWarning, UserError
 from unmdpo.pipeline.executors.making import make_here
 from unmdpo.pipeline.executors.ranks import take_part
 from unmdpo.pipeline.run import Run, ranks_of
@@ -32,6 +33,12 @@ def all_together(run: Run, missing: Sequence[str], view: View) -> None:
     """Runs the missing stages, one after another."""
     ranks = Ranks.current()
     view = view if ranks.first else View()
+    if ranks.first and missing and all(ranks_of(run, run.stages[name]) == 1 for name in missing):
+        warnings.warn(
+            f"no stage is shared by the {ranks.world} processes of this job: set compute.ranks={ranks.world}",
+            UnmdpoWarning,
+            stacklevel=2,
+        )
     for name in missing:
         stage, began = run.stages[name], time.monotonic()
         wanted = ranks_of(run, stage)
