@@ -5,6 +5,7 @@ too.
 """
 
 import copy
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,11 +58,11 @@ def add_lora(
 
 
 def _left_out(model: PreTrainedModel) -> list[str]:
-    """Linear layers that are more than that, so an adapter beside them would not do: routers of experts, and the
-    projections of state space layers, which kernels read without calling them."""
+    """Linear layers that are more than that, so an adapter beside them would not do: routers of experts, layers in
+    groups, and the projections of state space layers, which kernels read without calling them."""
     left_out = set[str]()
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear) and "router" in type(module).__name__.lower():
+        if isinstance(module, nn.Linear) and re.search("router|grouped", type(module).__name__.lower()):
             left_out.add(name)
         if hasattr(module, "A_log"):  # every state space layer has this
             left_out |= {f"{name}.{child}" for child in ("out_proj", "conv1d")}
