@@ -61,7 +61,9 @@ def plan(
     run = opened(recipe, overrides, store, planning=True)
     check_judge_code(run.recipe)
     missing, planned = missing_places(run.recipe), estimate(run, device)
-    Console().print(_plan_table(planned, rate))
+    console = Console()
+    wide = console if console.is_terminal else Console(width=120)  # in a file, lines need not fit a screen
+    wide.print(_plan_table(planned, rate))
     left = clock(planned.seconds(rate))
     typer.echo(f"left to do: {left} on one device ({rate / 1e12:,.3g} useful TFLOP/s)")
     typer.echo(f"pilots take {100 * planned.pilot_share:.0f}% of all arithmetic")
@@ -99,9 +101,9 @@ def _plan_table(planned: "Plan", rate: float) -> "Table":
 
     from unmdpo.engine.training.metrics import clock
 
-    table = Table(
-        "stage", "", "ranks", "M tokens", "PFLOP", "GiB each", "host GiB", "disk GiB", "time", box=None, pad_edge=False
-    )
+    columns = ("stage", "", "ranks", "M tokens", "PFLOP", "GiB each", "host GiB", "disk GiB", "time")
+    table = Table(*columns, box=None, pad_edge=False)
+    table.columns[0].no_wrap = True
     for stage in planned.stages:
         cost = stage.cost
         model = cost.flops > 0
