@@ -7,6 +7,7 @@ code for several ranks.
 
 import contextlib
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -77,6 +78,17 @@ class Ranks:
     def wait(self) -> None:
         if self.world > 1:
             dist.barrier()
+
+
+def part(name: str) -> None:
+    """Waits until every rank has come here, before they part. A barrier would not do: a rank that leaves it first may
+    close a connection that another still reads from, which ends that one. `name` is used once."""
+    world = Ranks.current().world
+    if world > 1:
+        store = dist.distributed_c10d._get_default_store()
+        store.add(name, 1)
+        while store.add(name, 0) < world:
+            time.sleep(0.02)
 
 
 _ALONE: ContextVar[bool] = ContextVar("alone", default=False)

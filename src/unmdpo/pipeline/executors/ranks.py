@@ -19,7 +19,7 @@ from typing import IO, Any
 import torch
 import torch.distributed as dist
 
-from unmdpo.engine.ranks import join, local_device
+from unmdpo.engine.ranks import join, local_device, part
 from unmdpo.errors import Stopped, UnmdpoWarning, UserError
 from unmdpo.pipeline.executors.making import manifest_head
 from unmdpo.pipeline.run import Run, open_run, ranks_of
@@ -105,6 +105,7 @@ def take_part(run: Run, stage: Stage[Any], report: Callable[[str], None] | None 
     elif ranks.agree(True, device):
         folder = run.store.work_folder(stage.place)
         Job(stage, folder, inputs, run.recipe.compute, silent, run.store.proofs).do()
+    part(f"unmdpo/{stage.place}")
 
 
 def _silent(text: str) -> None:
