@@ -98,11 +98,9 @@ def _start(model: PreTrainedModel, seed: int) -> None:
                 layer[ADAPTER].weight = nn.Parameter(drawn.to(device, weight.dtype))
 
 
-def save_adapter(adapted: "PeftModel", folder: Path, masters: Mapping[str, Tensor] | None = None) -> None:
-    """Saves only the adapter, in PEFT's format; with the float32 `masters` of its weights, if given."""
-    weights = None
-    if masters is not None:
-        weights = {f"base_model.model.{name}": whole(value) for name, value in masters.items()}
+def save_adapter(adapted: "PeftModel", folder: Path, masters: Mapping[str, Tensor]) -> None:
+    """Saves only the adapter, in PEFT's format, with the float32 `masters` of its weights."""
+    weights = {f"base_model.model.{name}": value for name, value in masters.items()}
     adapted.save_pretrained(str(folder), state_dict=weights)
 
 
@@ -117,7 +115,7 @@ def merged(adapted: "PeftModel", masters: Mapping[str, Tensor]) -> tuple[dict[st
     for place, module in model.named_modules():
         name = f"{place}.weight"
         if name in weights and hasattr(module.weight, "quant_state"):  # four bits, with or without an adapter
-            weights[name] = _dequantized(module, weights[name]).to(model.dtype)
+            weights[name] = _dequantized(module).to(model.dtype)
     for place, module in model.named_modules():
         if not hasattr(module, "get_delta_weight"):
             continue
@@ -154,14 +152,12 @@ def _delta(module: Any, place: str, masters: Mapping[str, Tensor]) -> Tensor:
     return product.T if getattr(module, "fan_in_fan_out", False) else product
 
 
-def _dequantized(layer: Any, weight: Tensor) -> Tensor:
-    """float32 weights, also of a layer that keeps them in four bits."""
-    if weight.is_floating_point():
-        return whole(weight).float()
+def _dequantized(layer: Any) -> Tensor:
+    """The weights of a layer that keeps them in four bits."""
     from bitsandbytes.functional import dequantize_4bit  # noqa: PLC0415 - an extra
 
     plain: Tensor = dequantize_4bit(layer.weight.data, layer.weight.quant_state)
-    return plain.float()
+    return plain
 
 
 def whole(weight: Tensor) -> Tensor:

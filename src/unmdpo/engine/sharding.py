@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
-from unmdpo.engine.adapters import attach
+from unmdpo.engine.adapters import BASE, attach
 from unmdpo.engine.models import check_finite, compute_dtype, decoder_layers, explaining, load_model
 from unmdpo.engine.ranks import Ranks, local_device
 from unmdpo.engine.settings import ModelSource
@@ -121,7 +121,7 @@ def fill(
         lambda tensor: torch.empty_like(tensor, device=device) if tensor.is_meta else tensor.to(device)
     )
     waiting = dict[str, Tensor]()
-    waiting |= {plain_name(name): value for name, value in model.named_parameters() if name in empty}
+    waiting |= {name.replace(BASE, "."): value for name, value in model.named_parameters() if name in empty}
     waiting |= {name: value for name, value in model.named_buffers() if name in model.state_dict()}
     files, shapes = _files(source), weight_shapes(source)
     if all(shapes.get(name) == list(weight.shape) for name, weight in waiting.items()):
@@ -130,11 +130,6 @@ def fill(
     else:
         _hand_out(waiting, source, device, partial(kind.from_pretrained, source.path, **source.arguments, **more))
     check_finite(model, source)
-
-
-def plain_name(name: str) -> str:
-    """A weight's name without the adapter beside it."""
-    return name.replace(".base_layer.", ".")
 
 
 def _files(source: ModelSource) -> dict[str, Path]:

@@ -12,7 +12,6 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,8 +38,9 @@ class RewardModel:
 
     def __init__(self, source: ModelSource, label: int | str | None = None) -> None:
         self.encoder, self.ranks = Encoder.of(source), Ranks.current()
-        self.output = _output(source, label)
-        self.model = open_to_read(source, lambda model: model, AutoModelForSequenceClassification, **_labels(source))
+        outputs = _count_outputs(source)
+        self.output = _chosen_output(source, label, outputs)
+        self.model = open_to_read(source, lambda model: model, AutoModelForSequenceClassification, num_labels=outputs)
         self.model.train(False)
 
     @torch.no_grad()
@@ -84,25 +84,24 @@ class RewardModel:
         return int(known)
 
 
-def _labels(source: ModelSource) -> dict[str, Any]:
+def _count_outputs(source: ModelSource) -> int:
     """The number of outputs, which not every reward model's configuration says: from the weights' own shape."""
     with explaining("judge", source):
         config = AutoConfig.from_pretrained(source.path, **source.arguments)
     shapes = weight_shapes(source)
     if "auto_map" in config.to_dict() or not shapes:
-        return {"num_labels": config.num_labels}
+        return int(config.num_labels)
     heads = [shape for name, shape in shapes.items() if name.rpartition(".")[0] in HEADS and name.endswith("weight")]
     if not heads:
         raise UserError(
             f"the judge '{source.path}' has no score head: it is a language model, not a reward model. Use a sequence "
             "classifier, or serve it and compare pairs with evaluation.judge.endpoint"
         )
-    return {"num_labels": heads[-1][0]}
+    return heads[-1][0]
 
 
-def _output(source: ModelSource, label: int | str | None) -> int:
+def _chosen_output(source: ModelSource, label: int | str | None, count: int) -> int:
     """Which of the model's outputs is the score."""
-    count = _labels(source)["num_labels"]
     with explaining("judge", source):
         names = AutoConfig.from_pretrained(source.path, **source.arguments).id2label or {}
     if label is None and count > 1:
@@ -126,7 +125,7 @@ def check_reward_model(settings: RewardModelSettings) -> None:
     source = reward_model_source(settings)
     check_reachable(source)
     if Path(source.path).is_dir():  # elsewhere, it would download the weights
-        _output(source, settings.label)
+        _chosen_output(source, settings.label, _count_outputs(source))
 
 
 def reward_model_source(settings: RewardModelSettings) -> ModelSource:

@@ -148,6 +148,12 @@ def as_dicts(prompt: Prompt) -> list[dict[str, str]]:
     return [{"role": message.role, "content": message.content} for message in prompt]
 
 
+def longest(lengths: NDArray[np.int32]) -> NDArray[np.int32]:
+    """(n,) tokens of each pair's longer sequence, from (n, 3)."""
+    tokens: NDArray[np.int32] = lengths[:, 0] + lengths[:, 1:].max(axis=1, initial=0)
+    return tokens
+
+
 @dataclass(frozen=True)
 class EncodedPairs:
     """All encoded pairs in flat arrays: small in memory, and saved without pickle."""
@@ -185,8 +191,7 @@ class EncodedPairs:
 
     def within(self, most: int) -> int:
         """How many pairs have sequences of at most this many tokens."""
-        longest = self.lengths[:, 0] + self.lengths[:, 1:].max(axis=1, initial=0)
-        return int((longest <= most).sum())
+        return int((longest(self.lengths) <= most).sum())
 
     @property
     def valid_lengths(self) -> NDArray[np.int32]:

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unmdpo.engine.pairs.encode import NO_LIMIT, EncodedPair
+from unmdpo.engine.pairs.encode import NO_LIMIT, EncodedPair, longest
 from unmdpo.engine.pairs.packing import BLOCK, PackedBatch, PairBatch, balanced, first_fit, padded_length, rounded_up
 from unmdpo.engine.pairs.padding import PaddedBatch, SingleBatch, alike
 
@@ -45,8 +45,8 @@ class Packing:
 
     def groups(self, lengths: NDArray[np.int32], budget: int, ranks: int = 1) -> Groups:
         """Groups rows of `lengths` (n, 3) that fit the token budget together; a longer pair gets its own group."""
-        longest = _longest(lengths)
-        alone = (longest > self.limit) | (self.layout == "single")
+        whole = longest(lengths)
+        alone = (whole > self.limit) | (self.layout == "single")
         shared = (~alone).nonzero()[0]
         single = [[int(place)] for place in alone.nonzero()[0]]
         if not len(shared):
@@ -56,13 +56,13 @@ class Packing:
             room = max(budget, *spans)
             bins = first_fit(spans, room) if ranks == 1 else balanced(spans, room, ranks)
         else:
-            bins = alike((2 * longest[shared]).tolist(), budget)  # two rows for each pair
+            bins = alike((2 * whole[shared]).tolist(), budget)  # two rows for each pair
         return Groups([shared[members].tolist() for members in bins], single)
 
     def batch(self, pairs: Sequence[EncodedPair], budget: int) -> PairBatch:
         """Lays out one group."""
-        longest = max(len(pair.prompt) + max(len(pair.chosen), len(pair.rejected)) for pair in pairs)
-        if self.layout == "single" or longest > self.limit:
+        whole = max(len(pair.prompt) + max(len(pair.chosen), len(pair.rejected)) for pair in pairs)
+        if self.layout == "single" or whole > self.limit:
             return SingleBatch.of(pairs)
         if self.layout == "padded":
             return PaddedBatch.of(pairs)
@@ -79,7 +79,7 @@ class Packing:
 
     def _laid_out(self, lengths: NDArray[np.int32], budget: int) -> int:
         if self.layout == "padded":
-            return 2 * len(lengths) * int(_longest(lengths).max())
+            return 2 * len(lengths) * int(longest(lengths).max())
         return padded_length(int(self._spans(lengths).sum()), budget, self.fixed)
 
     def _spans(self, lengths: NDArray[np.int32]) -> NDArray[np.int64]:
@@ -89,9 +89,3 @@ class Packing:
 
 def _tokens(lengths: NDArray[np.int32], prompts: int) -> int:
     return int((prompts * lengths[:, 0] + lengths[:, 1] + lengths[:, 2]).sum())
-
-
-def _longest(lengths: NDArray[np.int32]) -> NDArray[np.int32]:
-    """(n,) tokens of each pair's longer sequence."""
-    longest: NDArray[np.int32] = lengths[:, 0] + lengths[:, 1:].max(axis=1, initial=0)
-    return longest

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from unmdpo.engine.models import longest_input
-from unmdpo.engine.pairs.encode import EncodedPair, EncodedPairs
+from unmdpo.engine.pairs.encode import EncodedPair, EncodedPairs, longest
 from unmdpo.engine.pairs.layout import Layout
 from unmdpo.engine.pairs.masks import CannotPack
 from unmdpo.engine.pairs.scorer import PairScorer
@@ -128,16 +128,16 @@ def _tell(scorer: PairScorer, proof: Proof) -> None:
 
 def _check_sizes(model: PreTrainedModel, pairs: EncodedPairs) -> None:
     """Refuses what would read outside the model's tables, which ends a process on a GPU and is nonsense elsewhere."""
-    embeddings, lengths = model.get_input_embeddings(), pairs.valid_lengths
+    embeddings = model.get_input_embeddings()
     largest, known = int(pairs.tokens.max(initial=0)), getattr(embeddings, "num_embeddings", None)
     if known is not None and largest >= known:
         raise UserError(
             f"the tokenizer gives token {largest}, but the model knows only {known}: use the tokenizer that came with "
             "it, or resize its embeddings (resize_token_embeddings) and train the new ones first"
         )
-    longest, context = int((lengths[:, 0] + lengths[:, 1:].max(axis=1)).max()), longest_input(model.config)
-    if context is not None and longest > context and _has_position_table(model):
-        raise UserError(f"a pair has {longest} tokens, but the model takes {context}: lower data.max_length")
+    most, context = int(longest(pairs.valid_lengths).max()), longest_input(model.config)
+    if context is not None and most > context and _has_position_table(model):
+        raise UserError(f"a pair has {most} tokens, but the model takes {context}: lower data.max_length")
 
 
 def _has_position_table(model: PreTrainedModel) -> bool:
@@ -154,8 +154,8 @@ def _handful(pairs: EncodedPairs) -> list[int]:
         return []
     lengths = pairs.lengths[valid]
     order, middle = np.argsort(lengths.sum(axis=1), kind="stable"), len(valid) // 2
-    longest = np.argmax(lengths[:, 0] + lengths[:, 1:].max(axis=1))
-    return [int(valid[place]) for place in dict.fromkeys([*order[:2], *order[middle : middle + 2], longest])]
+    last = np.argmax(longest(lengths))
+    return [int(valid[place]) for place in dict.fromkeys([*order[:2], *order[middle : middle + 2], last])]
 
 
 def _plain(scorer: PairScorer, pairs: Sequence[EncodedPair]) -> Tensor:
