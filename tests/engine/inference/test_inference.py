@@ -158,6 +158,28 @@ def test_a_reward_model_with_several_outputs_needs_a_choice(reward_folder, tmp_p
     assert by_name == by_place != RewardModel(source, 0)(asked, responses)
 
 
+def test_a_judge_with_its_own_code_and_another_template(reward_folder, tmp_path):
+    shutil.copytree(reward_folder, tmp_path / "own")
+    (tmp_path / "own" / "own.py").write_text(
+        "from transformers import LlamaConfig, LlamaForSequenceClassification\n\n\n"
+        "class Own(LlamaForSequenceClassification):\n"
+        "    config_class = LlamaConfig\n\n"
+        "    def forward(self, *inputs, **more):\n"
+        "        made = super().forward(*inputs, **more)\n"
+        "        made.logits = 10 * made.logits\n"
+        "        return made\n"
+    )
+    config = json.loads((tmp_path / "own" / "config.json").read_text())
+    config["auto_map"] = {"AutoModelForSequenceClassification": "own.Own"}
+    (tmp_path / "own" / "config.json").write_text(json.dumps(config))
+    source = ModelSource(path=str(tmp_path / "own"), trust_remote_code=True)
+    asked, responses = prompts(2), ["w1 w2", "w3"]
+    plain = RewardModel(ModelSource(path=str(reward_folder)))(asked, responses)
+    assert RewardModel(source)(asked, responses) == pytest.approx([10 * score for score in plain], rel=1e-5)
+    other = source.model_copy(update={"template": "{% for m in messages %}{{ m.content }} <end> {% endfor %}"})
+    assert RewardModel(other)(asked, responses) != RewardModel(source)(asked, responses)
+
+
 def test_a_language_model_is_no_reward_model(tmp_path):
     tiny("llama, untied", dtype=torch.float32).save_pretrained(tmp_path)
     word_tokenizer().save_pretrained(tmp_path)
