@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from unmdpo.data import Message
 from unmdpo.engine.pairs.encode import Encoder
 from unmdpo.engine.pairs.padding import padded
 from unmdpo.lab.world import Knobs, Prompt, World
@@ -90,12 +91,9 @@ def demonstration_loss(
     model: LlamaForCausalLM, encoder: Encoder, demonstrations: Iterator[tuple[Prompt, str]]
 ) -> torch.Tensor:
     """Mean negative log-probability of the responses' tokens."""
-    conversations = [
-        [{"role": "user", "content": prompt.text}, {"role": "assistant", "content": response}]
-        for prompt, response in demonstrations
-    ]
-    starts = encoder.tokenize([encoder.render(turns[:1], prefix=True) for turns in conversations])
-    wholes = encoder.tokenize([encoder.render(turns, prefix=False) for turns in conversations])
+    answered = [((Message("user", prompt.text),), response) for prompt, response in demonstrations]
+    starts = encoder.tokenize([encoder.prompt_text(prompt) for prompt, _ in answered])
+    wholes = encoder.tokenize([encoder.answered_text(prompt, response) for prompt, response in answered])
     tokens, mask = padded(wholes, 0, "right")  # (b, t)
     places = torch.arange(tokens.shape[1])
     scored = mask.bool() & (places >= torch.tensor([len(start) for start in starts])[:, None])

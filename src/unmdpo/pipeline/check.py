@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from unmdpo.catalog.judges import kind_of
+from unmdpo.data import Message
 from unmdpo.engine.models import check_reachable
 from unmdpo.engine.pairs.encode import Encoder
 from unmdpo.engine.settings import ModelSource
@@ -46,7 +47,7 @@ def check_model(source: ModelSource) -> None:
     """Checks that the model can be found and that its tokenizer has a working chat template."""
     check_reachable(source)
     if source.gguf_file is None:  # otherwise the first stage converts it
-        Encoder.of(source).render([{"role": "user", "content": "?"}], prefix=True)
+        Encoder.of(source).prompt_text((Message("user", "?"),))
 
 
 def check_judge(recipe: Recipe) -> None:

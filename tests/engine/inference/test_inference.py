@@ -52,7 +52,7 @@ def test_embeddings_are_the_last_hidden_state_of_each_prompt(model, encoder):
     found = torch.cat(list(embed_prompts(Embedder(model), encoder, asked)))
     assert found.shape == (BATCH + 3, 32)
     for place in (0, 5, BATCH + 2):
-        ids = encoder.tokenize([encoder.render([{"role": "user", "content": asked[place][0].content}], prefix=True)])
+        ids = encoder.tokenize([encoder.prompt_text(asked[place])])
         with torch.no_grad():
             alone = model.model(torch.tensor(ids)).last_hidden_state[0, -1]
         assert torch.allclose(found[place], alone, atol=1e-5)
@@ -80,7 +80,7 @@ def test_embeddings_that_are_not_finite_stop(encoder):
 
 def greedy(model, encoder, prompt, limit):
     """One token at a time, no cache, no batch."""
-    row = encoder.tokenize([encoder.render([{"role": "user", "content": prompt[0].content}], prefix=True)])[0]
+    row = encoder.tokenize([encoder.prompt_text(prompt)])[0]
     written = []
     while len(written) < limit:
         with torch.no_grad():

@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerFast
 
 from unmdpo.data import Comparison, Message, Origin
 from unmdpo.engine.pairs.encode import EncodedPairs, Encoder
-from unmdpo.errors import DataError, UserError
+from unmdpo.errors import UserError
 
 WORDS = ["<pad>", "<bos>", "<end>", "user:", "assistant:", "today:", "May", "June", "<nl>"]
 WORDS += [f"w{i}" for i in range(20)]
@@ -90,12 +90,13 @@ def test_empty_responses():
     assert not pair.valid
 
 
-def test_a_prompt_that_is_no_prefix_names_the_row():
-    changing = tokenizer("{{ messages | length }} {% for m in messages %}{{ m.content }} {% endfor %}")
+def test_a_response_that_merges_with_its_prompt_is_tokenized_apart():
     joined = tokenizer("{% for m in messages %}{{ m.content }}{% endfor %}")
-    with pytest.raises(DataError, match=r"f.jsonl, row 7: the prompt's tokens are not a prefix"):
-        list(Encoder(joined).encode([comparison()]))
-    assert list(Encoder(changing).encode([])) == []
+    encoder = Encoder(joined)
+    (pair,) = encoder.encode([comparison()])
+    assert [words(part) for part in (pair.prompt, pair.chosen, pair.rejected)] == ["w1 w2", "w3", "w4 w5"]
+    assert encoder.remarks() == ["2 responses begin inside a token: tokenized apart"]
+    assert list(Encoder(joined).encode([])) == []
 
 
 def test_no_template_is_refused_with_advice():

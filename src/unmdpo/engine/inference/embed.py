@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from unmdpo.data.identity import Prompt
 from unmdpo.engine.inference.padding import padding_is_harmless, shortest_and_longest
 from unmdpo.engine.models import body
-from unmdpo.engine.pairs.encode import Encoder, as_dicts
+from unmdpo.engine.pairs.encode import Encoder
 from unmdpo.engine.pairs.padding import padded
 from unmdpo.engine.ranks import Ranks
 from unmdpo.errors import UserError
@@ -58,7 +58,7 @@ def embed_prompts(embedder: Embedder, encoder: Encoder, prompts: Sequence[Prompt
 
 
 def _tokens(encoder: Encoder, prompts: Sequence[Prompt]) -> list[list[int]]:
-    texts = [encoder.render(as_dicts(prompt), prefix=True) for prompt in prompts]
+    texts = [encoder.prompt_text(prompt) for prompt in prompts]
     return [ids[-LONGEST:] for ids in encoder.tokenize(texts)]
 
 

@@ -18,7 +18,7 @@ from unmdpo.data.identity import Prompt
 from unmdpo.engine.inference.decode import can_decode, decode
 from unmdpo.engine.inference.padding import of_one_length, padding_is_harmless, shortest_and_longest
 from unmdpo.engine.models import longest_input
-from unmdpo.engine.pairs.encode import Encoder, as_dicts
+from unmdpo.engine.pairs.encode import Encoder
 from unmdpo.engine.pairs.padding import alike, padded
 from unmdpo.engine.pairs.rope import rope_limit
 from unmdpo.engine.ranks import Ranks
@@ -56,7 +56,7 @@ class Generator:
 
     def batches(self, prompts: Sequence[Prompt]) -> list[list[int]]:
         """Groups prompts of similar length, longest first, each batch within the budget."""
-        self.rows = self.encoder.tokenize([self.encoder.render(as_dicts(p), prefix=True) for p in prompts])
+        self.rows = self.encoder.tokenize([self.encoder.prompt_text(p) for p in prompts])
         self._check_lengths()
         lengths = [len(row) + self.settings.max_new_tokens for row in self.rows]
         return alike(lengths, self.budget) if self._pads(lengths) else of_one_length(lengths, self.budget)

@@ -21,7 +21,7 @@ from unmdpo.catalog.judges import FunctionSettings, RewardModelSettings
 from unmdpo.data.identity import Prompt
 from unmdpo.engine.inference.padding import of_one_length, padding_is_harmless, shortest_and_longest
 from unmdpo.engine.models import check_reachable, explaining
-from unmdpo.engine.pairs.encode import Encoder, as_dicts
+from unmdpo.engine.pairs.encode import Encoder
 from unmdpo.engine.pairs.padding import alike, padded
 from unmdpo.engine.ranks import Ranks
 from unmdpo.engine.settings import ModelSource
@@ -46,8 +46,7 @@ class RewardModel:
     @torch.no_grad()
     def __call__(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[float]:
         texts = [
-            self.encoder.render([*as_dicts(prompt), {"role": "assistant", "content": response}], prefix=False)
-            for prompt, response in zip(prompts, responses, strict=True)
+            self.encoder.answered_text(prompt, response) for prompt, response in zip(prompts, responses, strict=True)
         ]
         rows = self.encoder.tokenize(texts)
         scores, pad = torch.zeros(len(rows), dtype=torch.float64, device=self.model.device), self._pad(rows)

@@ -1,17 +1,18 @@
 """From messages to tokens: what a model sees of a comparison, and which tokens are scored.
 
 Training, reference, out-of-fold scoring and length counts share one rule: the prompt is rendered with the generation
-prefix, and only the response with its end-of-turn token is scored.
+prefix, and only the response with its end-of-turn token is scored. The prompt's tokens are always those that a policy
+answers: a response that would merge with them is tokenized by itself.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from jinja2 import TemplateError
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 from transformers import PreTrainedTokenizerBase
@@ -19,12 +20,19 @@ from transformers import PreTrainedTokenizerBase
 from unmdpo.data.comparison import Comparison
 from unmdpo.data.identity import Prompt
 from unmdpo.engine.models import load_tokenizer
+from unmdpo.engine.pairs.template import ADAPTED, TODAY, ChatTemplate, Frame
 from unmdpo.engine.settings import MAX_LENGTH, ModelSource
 from unmdpo.errors import DataError, UserError
 
 Tokens = NDArray[np.int32]
 CHUNK = 512  # comparisons rendered and tokenized at a time
 NO_LIMIT = 2**31
+APART, REBUILT = "apart", "rebuilt"
+TOLD = {
+    APART: "responses begin inside a token: tokenized apart",
+    REBUILT: "responses follow their prompts as they stand: the chat template would drop or move a part of the text",
+    **ADAPTED,
+}
 
 
 @dataclass(frozen=True)
@@ -44,11 +52,16 @@ class EncodedPair:
 
 @dataclass(frozen=True)
 class Encoder:
-    """Renders with a tokenizer's chat template and checks the result."""
+    """Renders with a tokenizer's chat template and joins prompts and responses, counting what was out of the ordinary.
+
+    `counts` holds the responses tokenized apart from their prompt (`apart`), those that the template itself would have
+    altered or put elsewhere (`rebuilt`), and the prompts that were adapted to it.
+    """
 
     tokenizer: PreTrainedTokenizerBase
     max_length: int = MAX_LENGTH
     template_arguments: Mapping[str, Any] | None = None  # such as `date_string`
+    counts: Counter[str] = field(default_factory=Counter, compare=False)
 
     @classmethod
     def of(cls, source: ModelSource, max_length: int = NO_LIMIT) -> "Encoder":
@@ -56,29 +69,24 @@ class Encoder:
         return cls(load_tokenizer(source), max_length, source.chat_template)
 
     def __post_init__(self) -> None:
-        if getattr(self.tokenizer, "chat_template", None) is None:
-            raise UserError(
-                f"{self.tokenizer.name_or_path or 'the tokenizer'} has no chat template; "
-                "use an instruction-tuned model, or set tokenizer.chat_template"
-            )
+        self.template  # noqa: B018 - raises if there is none
 
-    def render(self, messages: list[dict[str, str]], *, prefix: bool) -> str:
-        """The conversation as text; `prefix` adds the start of the assistant's turn."""
-        try:
-            text = self.tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=prefix, **(self.template_arguments or {})
-            )
-        except TemplateError as error:
-            raise UserError(
-                f"the chat template of {self.tokenizer.name_or_path or 'the tokenizer'} fails: {error}; "
-                "set another one with model.template, or its arguments with model.chat_template"
-            ) from error
-        assert isinstance(text, str)
-        return text
+    @cached_property
+    def template(self) -> ChatTemplate:
+        return ChatTemplate(self.tokenizer, self.template_arguments)
+
+    def prompt_text(self, prompt: Prompt) -> str:
+        """What the model sees before it answers."""
+        return self.template.render(self.template.messages(prompt), prefix=True)
+
+    def answered_text(self, prompt: Prompt, response: str) -> str:
+        """The whole conversation, as the template writes it."""
+        turns = [*self.template.messages(prompt), {"role": "assistant", "content": response}]
+        return self.template.render(turns, prefix=False)
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of rendered texts. The template writes the BOS token, so none is added here."""
-        ids: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+        ids: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"] if texts else []
         return ids
 
     def encode(self, comparisons: Iterable[Comparison]) -> Iterator[EncodedPair]:
@@ -92,35 +100,82 @@ class Encoder:
         yield from self._encode_chunk(chunk)
 
     def _encode_chunk(self, comparisons: Sequence[Comparison]) -> Iterator[EncodedPair]:
-        texts = []
-        for comparison in comparisons:
-            messages = as_dicts(comparison.prompt)
-            texts.append(self.render(messages, prefix=True))
-            for response in (comparison.chosen, comparison.rejected):
-                answered = [*messages, {"role": "assistant", "content": response}]
-                texts.append(self.render(answered, prefix=False))
-        tokens = iter(self.tokenize(texts)) if texts else iter(())
-        for comparison in comparisons:
-            prompt, chosen, rejected = next(tokens), next(tokens), next(tokens)
-            yield self._pair(comparison, prompt, chosen, rejected)
+        asked = [self._asked(comparison) for comparison in comparisons]
+        prompts = self.tokenize([text for text, _ in asked])
+        joints = [
+            Joint(text, prompt, answered, response)
+            for (text, wholes), prompt, comparison in zip(asked, prompts, comparisons, strict=True)
+            for answered, response in zip(wholes, (comparison.chosen, comparison.rejected), strict=True)
+        ]
+        responses = self._responses(joints)
+        for place, prompt in enumerate(prompts):
+            chosen, rejected = (self._scored(tokens) for tokens in responses[2 * place : 2 * place + 2])
+            yield EncodedPair(
+                prompt=np.array(prompt, dtype=np.int32),
+                chosen=np.array(chosen, dtype=np.int32),
+                rejected=np.array(rejected, dtype=np.int32),
+                valid=len(prompt) + max(len(chosen), len(rejected)) <= self.max_length and bool(chosen and rejected),
+            )
 
-    def _pair(self, comparison: Comparison, prompt: list[int], chosen: list[int], rejected: list[int]) -> EncodedPair:
-        responses = []
-        for name, whole in (("chosen", chosen), ("rejected", rejected)):
-            if whole[: len(prompt)] != prompt:
-                raise DataError(
-                    comparison.source,
-                    f"the prompt's tokens are not a prefix of the tokens of prompt and {name}: the chat template or "
-                    "the tokenizer merges them",
-                )
-            responses.append(self._scored(whole[len(prompt) :]))
-        longest = len(prompt) + max(map(len, responses))
-        return EncodedPair(
-            prompt=np.array(prompt, dtype=np.int32),
-            chosen=np.array(responses[0], dtype=np.int32),
-            rejected=np.array(responses[1], dtype=np.int32),
-            valid=longest <= self.max_length and all(responses),
+    def _asked(self, comparison: Comparison) -> tuple[str, list[str]]:
+        """The prompt as text, and the conversation with either response."""
+        template, messages = self.template, self.template.messages(comparison.prompt)
+        self.counts.update(template.way(comparison.prompt))
+        try:
+            wholes = [
+                template.render([*messages, {"role": "assistant", "content": response}], prefix=False)
+                for response in (comparison.chosen, comparison.rejected)
+            ]
+            return template.render(messages, prefix=True), wholes
+        except UserError as error:
+            raise DataError(comparison.source, str(error)) from error
+
+    def _responses(self, joints: Sequence["Joint"]) -> list[list[int]]:
+        """The tokens after each prompt. Where the tokens of prompt and response together begin with the prompt's,
+        they are the rest; where they do not, the response is tokenized apart, as a policy would write it after those
+        of the prompt."""
+        texts = [joint.answered if joint.is_kept else joint.rebuilt(self.template.frame) for joint in joints]
+        wholes = self.tokenize(texts)
+        found = [_after(joint.prompt, whole) for joint, whole in zip(joints, wholes, strict=True)]
+        apart = [place for place, tokens in enumerate(found) if tokens is None]
+        rebuilt = sum(text != joint.answered for text, joint in zip(texts, joints, strict=True))
+        self.counts.update({APART: len(apart), REBUILT: rebuilt})
+        alone = self._alone(
+            prompts=[joints[place].prompt for place in apart],
+            tails=[texts[place][len(joints[place].text) :] for place in apart],
+            wanted=[self._decoded(wholes[place]) for place in apart],
         )
+        return [next(alone) if tokens is None else tokens for tokens in found]
+
+    def _alone(self, prompts: list[list[int]], tails: list[str], wanted: list[str]) -> Iterator[list[int]]:
+        """Texts tokenized by themselves, such that they read on from their prompts without another space: tokenizers
+        with a dummy prefix write one at the start of every text, but not after a line break."""
+        after_line = self.tokenize(["\n", *("\n" + tail for tail in tails)])
+        rest = [_after(after_line[0], tokens) for tokens in after_line[1:]]
+        for prompt, plain, other, text in zip(prompts, self.tokenize(tails), rest, wanted, strict=True):
+            fits = other is None or self._decoded(prompt + plain) == text or self._decoded(prompt + other) != text
+            yield plain if fits or other is None else other
+
+    def _decoded(self, tokens: list[int]) -> str:
+        text = self.tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        assert isinstance(text, str)
+        return text
+
+    def remarks(self) -> list[str]:
+        """What was out of the ordinary so far, in words."""
+        remarks = [f"{self.counts[what]:,} {words}" for what, words in TOLD.items() if self.counts[what]]
+        before = self.template.frame.before
+        if before.strip():
+            remarks.append(
+                f"the chat template writes {before!r} before every response, and it is scored with it; "
+                "model.chat_template (such as enable_thinking: false) may change that"
+            )
+        if self.template.writes_today:
+            remarks.append(
+                f"the chat template writes the day's date: it is {TODAY:%d %b %Y} here, whenever this runs; "
+                "model.chat_template.date_string may change it"
+            )
+        return remarks
 
     def _scored(self, suffix: list[int]) -> list[int]:
         """The response up to and including its end-of-turn token; whatever the template writes after it is dropped."""
@@ -136,16 +191,37 @@ class Encoder:
     def _end(self) -> tuple[int | None, int]:
         """The token that ends the assistant's turn, and how many the template writes after it: the first token after
         a response that is a token of its own, special or not. Such tokens never merge with the text around them."""
-        response = "unmdpo"
-        turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": response}]
-        (tail,) = self.tokenize([self.render(turns, prefix=False).rpartition(response)[2]])
+        (tail,) = self.tokenize([self.template.frame.after])
         own = {*self.tokenizer.all_special_ids, *self.tokenizer.added_tokens_decoder}
         place = next((i for i, token in enumerate(tail) if token in own), None)
         return (None, 0) if place is None else (tail[place], len(tail) - place - 1)
 
 
-def as_dicts(prompt: Prompt) -> list[dict[str, str]]:
-    return [{"role": message.role, "content": message.content} for message in prompt]
+class Joint(NamedTuple):
+    """Where a prompt and a response meet."""
+
+    text: str  # of the prompt, with the generation prefix
+    prompt: list[int]  # its tokens
+    answered: str  # the conversation with the response, as the template writes it
+    response: str
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the template keeps the prompt as it was, and the response but for its white space. Templates may
+        drop reasoning, or move a system message, once there is an answer."""
+        if not self.answered.startswith(self.text):
+            return False
+        if self.answered.find(self.response.strip(), len(self.text)) >= 0:
+            return True
+        return "".join(self.response.split()) in "".join(self.answered[len(self.text) :].split())
+
+    def rebuilt(self, frame: Frame) -> str:
+        return self.text + frame.around(self.response)
+
+
+def _after(start: list[int], tokens: list[int]) -> list[int] | None:
+    """The rest of `tokens`, if they begin with `start`."""
+    return tokens[len(start) :] if tokens[: len(start)] == start else None
 
 
 def longest(lengths: NDArray[np.int32]) -> NDArray[np.int32]:

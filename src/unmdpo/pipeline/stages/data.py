@@ -153,7 +153,10 @@ def encode(job: Job[EncodedSettings]) -> Notes:
         job.settings.max_length,
     )
     context = context_length(source) or longest
-    pairs = EncodedPairs.of(Encoder.of(source, min(longest, context)).encode(rows))
+    encoder = Encoder.of(source, min(longest, context))
+    pairs = EncodedPairs.of(encoder.encode(rows))
+    for remark in encoder.remarks():
+        warnings.warn(remark, UnmdpoWarning, stacklevel=2)
     beyond = max(0, pairs.within(longest) - pairs.within(context))
     if beyond:
         warnings.warn(
@@ -174,10 +177,11 @@ def encode(job: Job[EncodedSettings]) -> Notes:
         "beyond_context": beyond,
         "valid": int(pairs.valid.sum()),
         "tokens": pairs.valid_tokens,
+        "joined": {what: count for what, count in encoder.counts.items() if count},
     }
 
 
 COMPARISONS_STAGE = Kind("comparisons", read_comparisons)
 VALIDATION_STAGE = Kind("validation", read_validation)
 PANEL_STAGE = Kind("panel", draw_panel)
-ENCODED_STAGE = Kind("encoded", encode, version=2)
+ENCODED_STAGE = Kind("encoded", encode, version=3)
