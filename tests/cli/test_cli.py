@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 
 import pytest
 from typer.testing import CliRunner
@@ -110,9 +111,16 @@ def test_skipped_rows_are_told(write):
     refused = run("audit", "support", path)
     assert refused.exit_code == 2
     assert "data.jsonl, row 2: 'overall_preference'" in refused.output
-    allowed = run("audit", "support", path, "--max-bad-rows", "1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        allowed = run("audit", "support", path, "--max-bad-rows", "1")
     assert allowed.exit_code == 0
-    assert "skipped" in allowed.output
+    assert "1 of 2 rows is bad, and skipped" in allowed.output
+    assert "rows skipped as unreadable" in allowed.output
+    for wrong in ("many", "120%"):
+        assert "a number of rows or a share" in run("audit", "support", path, "--max-bad-rows", wrong).output
+    strict = run("audit", "support", path, "--max-bad-rows", "60%", "--strict")
+    assert strict.exit_code == 2
 
 
 @pytest.mark.parametrize(
@@ -160,9 +168,12 @@ def test_long_target_names_work(write, tmp_path):
 
 def test_strength_audit_tells_what_it_skipped(write):
     rows = [helpsteer3_row(f"{i}?") for i in range(20)] + [helpsteer3_row("bad?", response1=3)]
-    result = run("audit", "strength", write(rows), "--max-bad-rows", "1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        result = run("audit", "strength", write(rows), "--max-bad-rows", "5%")
     assert result.exit_code == 0
-    assert "row 21: 'response1' should be text" in result.output
+    assert "'response1' should be text, not 3 (row 21)" in result.output
+    assert "rows skipped: 1" in result.output
 
 
 @pytest.mark.parametrize("name", [name for name in packaged() if not name.startswith("_")])

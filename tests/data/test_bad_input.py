@@ -6,10 +6,13 @@ import json
 import pyarrow
 import pyarrow.parquet
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
 from tests.worlds.rows import GOOD, HELPSTEER3, PREFERENCE, helpsteer3_row, preference, without
 from unmdpo.data import DataRef, PairRule, SourceSettings, StrengthRule, load_comparisons
-from unmdpo.errors import DataError, UserError
+from unmdpo.data.bad import BadRowLimit
+from unmdpo.data.load import Reading, load
+from unmdpo.errors import DataError, UnmdpoWarning, UserError
 
 
 def write_text(tmp_path, rows, name="bad.jsonl"):
@@ -25,8 +28,9 @@ def test_bad_helpsteer3_row(tmp_path, case):
     with pytest.raises(DataError, match=message) as caught:
         load_comparisons(path, source="helpsteer3")
     assert str(caught.value).startswith(f"{path}, row 2: ")
-    data = load_comparisons(path, source="helpsteer3", max_bad_rows=1)
-    assert (len(data), len(data.skipped)) == (2, 1)
+    with pytest.warns(UnmdpoWarning, match=r"1 of 3 rows is bad, and skipped:\n  1 × .*\(row 2\)"):
+        data = load_comparisons(path, source="helpsteer3", max_bad_rows=1)
+    assert (len(data), len(data.skipped), data.read) == (2, 1, 3)
 
 
 @pytest.mark.parametrize("case", PREFERENCE)
@@ -76,7 +80,8 @@ def test_bad_line(tmp_path, line, message):
         load_comparisons(str(path))
     assert f"{path}, row 3: " in str(caught.value)
     assert message in str(caught.value)
-    assert len(load_comparisons(str(path), max_bad_rows=1)) == 2
+    with pytest.warns(UnmdpoWarning, match="1 of 3 rows is bad"):
+        assert len(load_comparisons(str(path), max_bad_rows=1)) == 2
 
 
 def test_truncated_gzip_is_never_skipped(tmp_path):
@@ -89,12 +94,15 @@ def test_truncated_gzip_is_never_skipped(tmp_path):
 
 def test_a_bad_first_row_decides_nothing(tmp_path):
     rows = [preference(strength=None), *(preference(prompt=f"{k}?", strength=k) for k in (1, 2, 3))]
-    data = load_comparisons(write_text(tmp_path, rows), source="preference", max_bad_rows=1)
+    with pytest.warns(UnmdpoWarning, match="skipped"):
+        data = load_comparisons(write_text(tmp_path, rows), source="preference", max_bad_rows=1)
     assert [row.strength for row in data] == [1, 2, 3]
     unlike = write_text(tmp_path, [{"other": 1}, GOOD], "first.jsonl")
-    assert len(load_comparisons(unlike, max_bad_rows=1)) == 1
-    with pytest.raises(DataError, match=r"first.jsonl, row 1: these columns match no known source"):
-        load_comparisons(unlike)
+    with pytest.warns(UnmdpoWarning, match="skipped"):
+        assert len(load_comparisons(unlike, max_bad_rows=1)) == 1
+    alone = write_text(tmp_path, [{"other": 1}], "alone.jsonl")
+    with pytest.raises(DataError, match=r"alone.jsonl, row 1: these columns match no known source"):
+        load_comparisons(alone)
 
 
 def test_broken_list_names_the_line(tmp_path):
@@ -174,9 +182,9 @@ def test_folder_without_data(tmp_path):
 
 
 def test_unknown_ending(tmp_path):
-    (tmp_path / "x.csv").write_text("a,b")
+    (tmp_path / "x.xml").write_text("a,b")
     with pytest.raises(UserError, match=r"unknown file type; known: \.jsonl"):
-        load_comparisons(str(tmp_path / "x.csv"))
+        load_comparisons(str(tmp_path / "x.xml"))
 
 
 def test_unknown_columns_name_the_nearest_source(tmp_path):
@@ -193,7 +201,38 @@ def test_split_without_rows(tmp_path):
         load_comparisons(DataRef(path, "validation"))
 
 
-def test_too_many_bad_rows_names_the_first(tmp_path):
-    path = write_text(tmp_path, [GOOD, helpsteer3_row(label=9), helpsteer3_row(label=8)])
-    with pytest.raises(DataError, match=r"row 3: .*only 1 are allowed; the first one: .*row 2"):
-        load_comparisons(path, max_bad_rows=1)
+def test_all_bad_rows_are_found_at_once_and_listed_by_kind(tmp_path):
+    rows = [GOOD, *(helpsteer3_row(label=label) for label in (9, 8, 7, 6)), helpsteer3_row("  ")]
+    listing = tmp_path / "bad-rows.jsonl"
+    with pytest.raises(DataError) as caught:
+        load(DataRef(write_text(tmp_path, rows)), Reading(max_bad_rows=4), listing=listing)
+    message = str(caught.value)
+    assert "5 of 6 rows are bad:" in message
+    assert "4 × 'overall_preference' should be a whole number from -3 to 3, not 9 (rows 2, 3, 4, …)" in message
+    assert "1 × 'context' is empty: its last user turn has no text (row 6)" in message
+    assert "max_bad_rows allows 4: mend the data, or raise the limit (data.max_bad_rows in a recipe" in message
+    assert f"all of them are in {listing}" in message
+    listed = [json.loads(line) for line in listing.read_text().splitlines()]
+    assert [row["row"] for row in listed] == [2, 3, 4, 5, 6]
+
+
+def test_a_share_of_bad_rows_is_skipped_by_default(tmp_path):
+    good = [helpsteer3_row(f"{i}?") for i in range(198)]
+    path = write_text(tmp_path, [*good, helpsteer3_row(" "), helpsteer3_row("")])
+    with pytest.warns(UnmdpoWarning, match=r"2 of 200 rows are bad, and skipped:\n  2 × .*\(rows 199, 200\)"):
+        assert len(load_comparisons(path)) == 198
+    with pytest.raises(DataError, match=r"2 of 200 rows are bad(.|\n)*allows 1 \(0.99 %\)"):
+        load_comparisons(path, max_bad_rows=0.0099)
+    with pytest.raises(DataError, match="allows 0:"):
+        load_comparisons(path, max_bad_rows=0)
+
+
+@pytest.mark.parametrize(("given", "limit"), [(3, 3), (0, 0), (0.05, 0.05), ("2%", 0.02), ("0.5 %", 0.005)])
+def test_a_limit_is_a_number_or_a_share(given, limit):
+    assert TypeAdapter(BadRowLimit).validate_python(given) == limit
+
+
+@pytest.mark.parametrize("given", [-1, 1.0, 2.5, "many", "120%"])
+def test_other_limits_are_refused(given):
+    with pytest.raises(ValidationError):
+        TypeAdapter(BadRowLimit).validate_python(given)

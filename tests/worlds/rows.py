@@ -87,10 +87,6 @@ PREFERENCE = {
         {"promt": "Q", "chosen": "I say yes", "rejected": "I say no", "strength": 1},
         "there is no column 'prompt', but there is 'promt'",
     ),
-    "prompt by another name": (
-        {"question": "Q", "chosen": "I say yes", "rejected": "I say no", "strength": 1},
-        "there is no column 'prompt', but there is 'question'",
-    ),
     "null strength": (preference(strength=None), "'strength' should be a number, not missing"),
     "huge strength": (preference(strength=10**400), "'strength' is too large a number"),
     "other strength column": (

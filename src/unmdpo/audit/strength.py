@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from unmdpo.audit.votes import PARTITION_SEED, Partitions, Record, read_partitions
+from unmdpo.data.bad import A_FEW
 from unmdpo.data.load import AUTO, DataRef
 
 Floats = NDArray[np.float64]
@@ -83,7 +84,7 @@ class StrengthAudit:
 
 
 def audit_strength(
-    ref: DataRef, *, source: str = AUTO, seed: int = PARTITION_SEED, max_bad_rows: int = 0
+    ref: DataRef, *, source: str = AUTO, seed: int = PARTITION_SEED, max_bad_rows: int | float = A_FEW
 ) -> StrengthAudit:
     """The whole audit of one dataset; its locked test labels are never parsed."""
     partitions = read_partitions(ref, source=source, seed=seed, max_bad_rows=max_bad_rows)

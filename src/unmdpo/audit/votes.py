@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from unmdpo.data.bad import BadRows
 from unmdpo.data.domains import DomainVote, count_domains
 from unmdpo.data.identity import prompt_hash
-from unmdpo.data.load import DataRef, open_source
+from unmdpo.data.load import DataRef, Reading, open_source
 from unmdpo.data.panels import seeded_digest
-from unmdpo.data.rows import BadRows, Row
+from unmdpo.data.rows import Row
 from unmdpo.data.sources import SOURCES
 from unmdpo.data.sources.base import AnnotatedSource
 from unmdpo.errors import UserError
@@ -52,10 +53,10 @@ def partition_prompts(domains: Mapping[str, str], seed: int = PARTITION_SEED) ->
     return parts
 
 
-def read_partitions(ref: DataRef, *, source: str, seed: int, max_bad_rows: int) -> Partitions:
+def read_partitions(ref: DataRef, *, source: str, seed: int, max_bad_rows: int | float) -> Partitions:
     """The audit's records by partition; no label of the test partition is ever read."""
     bad = BadRows(max_bad_rows)
-    reader, rows = _annotated(ref, source, bad)
+    reader, rows = _annotated(ref, Reading(source), bad)
     sealed = list(bad.parse(rows, lambda row: _seal(reader, row)))
     parts = partition_prompts(count_domains(record.domain_vote for record in sealed), seed)
     unlocked = (record for record in sealed if parts[record.prompt_hash] != "test")
@@ -67,6 +68,7 @@ def read_partitions(ref: DataRef, *, source: str, seed: int, max_bad_rows: int) 
         else:
             seen.add(identity)
             records[parts[record.prompt_hash]].append(record)
+    bad.settle(ref.path)
     counts = Counter(parts.values())
     return Partitions(
         prompts={part: counts[part] for part in ("train", "development", "test")},
@@ -109,8 +111,8 @@ def _seal(reader: AnnotatedSource, row: Row) -> Sealed:
     )
 
 
-def _annotated(ref: DataRef, source: str, bad: BadRows) -> tuple[AnnotatedSource, Iterator[Row]]:
-    reader, rows = open_source(ref, source, bad)
+def _annotated(ref: DataRef, reading: Reading, bad: BadRows) -> tuple[AnnotatedSource, Iterator[Row]]:
+    _, reader, rows = open_source(ref, reading, bad)
     if not isinstance(reader, AnnotatedSource):
         known = ", ".join(name for name, kind in SOURCES.items() if issubclass(kind, AnnotatedSource))
         raise UserError(

@@ -20,7 +20,8 @@ Data = Annotated[str, typer.Argument(help="A file, a folder or a Hub dataset.", 
 Source = Annotated[str, typer.Option(help="The source's name; auto recognizes it by its columns.")]
 Revision = Annotated[str | None, typer.Option(help="Hub revision.")]
 Config = Annotated[str | None, typer.Option(help="Hub configuration, or a subfolder.")]
-MaxBadRows = Annotated[int, typer.Option(min=0, help="Skip up to this many unreadable rows.")]
+MaxBadRows = Annotated[str, typer.Option(help="Unreadable rows to skip: a number, or a share such as 1%.")]
+StrictRows = Annotated[bool, typer.Option("--strict", help="Skip no unreadable row.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Also write the result to this file.")]
 
 
@@ -38,12 +39,14 @@ def support(
     thresholds: Annotated[str | None, typer.Option(help="K-1 margins that separate the levels.")] = None,
     pairs: Annotated[str, typer.Option(help="For scored responses: all or neighbours.")] = "all",
     min_gap: Annotated[float, typer.Option(min=0, help="For scored responses: smaller gaps are ties.")] = 0.0,
-    max_bad_rows: MaxBadRows = 0,
+    max_bad_rows: MaxBadRows = "1%",
+    strict: StrictRows = False,
     json_file: Json = None,
 ) -> None:
     """Could this data's margins identify any prompt's scale? Counts pairs, cycles and contrasts."""
     from unmdpo.audit import audit_support
     from unmdpo.data import DataRef, PairRule, SourceSettings, StrengthRule, load_comparisons
+    from unmdpo.data.bad import limit_of
     from unmdpo.placement import StrengthMap
     from unmdpo.settings import resolve
 
@@ -54,9 +57,10 @@ def support(
         pairing=resolve(PairRule, {"pairs": pairs, "min_gap": min_gap}, "pairing"),
     )
     ref = DataRef(data, None if split == "all" else split, revision, config)
-    loaded = load_comparisons(ref, source=source, settings=settings, max_bad_rows=max_bad_rows)
+    loaded = load_comparisons(
+        ref, source=source, settings=settings, max_bad_rows=limit_of(max_bad_rows, strict=strict)
+    )
     result = audit_support(loaded, strength_map=StrengthMap(_numbers("--strength-map", strength_map)), tau=tau)
-    _print_skipped(result.skipped)
     _print_support(result)
     _write(json_file, result)
 
@@ -67,16 +71,19 @@ def strength(
     source: Source = "auto",
     revision: Revision = None,
     config: Config = None,
-    max_bad_rows: MaxBadRows = 0,
+    max_bad_rows: MaxBadRows = "1%",
+    strict: StrictRows = False,
     json_file: Json = None,
 ) -> None:
     """Does a stronger preference predict that a held-out annotator agrees? Uses all splits together."""
     from unmdpo.audit import audit_strength
     from unmdpo.data import DataRef
+    from unmdpo.data.bad import limit_of
 
     _check_target(json_file)
-    result = audit_strength(DataRef(data, None, revision, config), source=source, max_bad_rows=max_bad_rows)
-    _print_skipped(result.skipped)
+    result = audit_strength(
+        DataRef(data, None, revision, config), source=source, max_bad_rows=limit_of(max_bad_rows, strict=strict)
+    )
     _print_strength(result)
     _write(json_file, result)
 
@@ -111,13 +118,6 @@ def _write(path: Path | None, result: "SupportAudit | StrengthAudit") -> None:
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error.strerror}") from error
     typer.echo(f"written to {path}")
-
-
-def _print_skipped(skipped: tuple[str, ...]) -> None:
-    for error in skipped[:5]:
-        typer.secho(f"skipped {error}", fg="yellow", err=True)
-    if len(skipped) > 5:
-        typer.secho(f"skipped {len(skipped) - 5} more rows", fg="yellow", err=True)
 
 
 def _print_support(audit: "SupportAudit") -> None:

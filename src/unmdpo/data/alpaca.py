@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from unmdpo.data.files import read_file
-from unmdpo.data.rows import BadRows, Row
+from unmdpo.data.files import read_strictly
+from unmdpo.data.rows import Row
 from unmdpo.errors import DataError, UserError
 from unmdpo.files import write_text
 
@@ -39,7 +39,7 @@ class Annotations:
 
 def read_annotations(path: Path) -> Annotations:
     """Reads an annotations file: `output_1` is the baseline's answer, `preference` is in [1, 2]."""
-    rows = list(read_file(path, BadRows(0)))
+    rows = list(read_strictly(path))
     names = [{str(row.values.get(f"generator_{side}")) for row in rows} for side in (1, 2)]
     for side, generators in zip((1, 2), names, strict=True):
         if len(generators) != 1:

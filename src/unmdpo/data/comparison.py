@@ -4,13 +4,15 @@ Every source yields `Comparison` objects and nothing else, so training, audits a
 format a row came from.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 from unmdpo.data.identity import Prompt, prompt_hash
 from unmdpo.errors import DataError
+
+BOTH_BAD = "both bad"
 
 
 class Origin(NamedTuple):
@@ -39,6 +41,9 @@ class Comparison:
     domain: str = ""
     language: str = ""
     votes: tuple[int, ...] = ()  # one per annotator, positive for `chosen`
+    tie: str = ""  # of a tie: what was said about both, such as BOTH_BAD
+    part: str = ""  # the part of a mixture that it came from
+    margin: float | None = None  # while a source is read: what the strength is cut from once all margins are known
 
     @cached_property
     def prompt_hash(self) -> str:
@@ -52,11 +57,15 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Comparisons:
-    """What a source yields: rows to train on, ties kept separate, and errors of rows that could not be read."""
+    """What a source yields: rows to train on, ties kept separate, errors of rows that could not be read, and counts of
+    rows that hold no comparison."""
 
-    rows: tuple[Comparison, ...]
-    ties: tuple[Comparison, ...] = ()
+    rows: Sequence[Comparison]
+    ties: Sequence[Comparison] = ()
     skipped: tuple[DataError, ...] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    read: int = 0  # rows of the file, good or bad
+    source: str = ""  # the name of the source that read them
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -19,7 +19,8 @@ class DomainVote(NamedTuple):
 def modal_domains(comparisons: Iterable[Comparison]) -> dict[str, str]:
     """Prompt hash → its modal domain."""
     return count_domains(
-        DomainVote(row.prompt_hash, row.pair, row.domain, bool(row.chosen and row.rejected)) for row in comparisons
+        DomainVote(row.prompt_hash, (hash(row.pair), ""), row.domain, bool(row.chosen and row.rejected))
+        for row in comparisons
     )
 
 

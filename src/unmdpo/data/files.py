@@ -1,4 +1,4 @@
-"""Rows from local files (`.jsonl`, `.json`, `.parquet`; JSON may be gzipped) and folders.
+"""Rows from local files (JSON lines, JSON, CSV, Parquet, Arrow; text may be gzipped) and folders.
 
 Files are streamed, so memory holds the comparisons but never a second copy of a whole file's text.
 """
@@ -13,24 +13,34 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow
+import pyarrow.csv
 import pyarrow.parquet
 
+from unmdpo.data.bad import BadRows
 from unmdpo.data.comparison import Origin
-from unmdpo.data.rows import BadRows, Row, kind
+from unmdpo.data.rows import Row, kind
 from unmdpo.errors import DataError, UserError
 
 BUFFER = 1 << 20
+BESIDE = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}  # about data, not data
 SPLIT_WORDS = {"train": "train", "training": "train", "test": "test"} | dict.fromkeys(
     ("validation", "valid", "val", "dev", "eval"), "validation"
 )
 Reader = Callable[[Path, BadRows], Iterator[Row]]
 
 
+def read_strictly(path: Path) -> Iterator[Row]:
+    """The rows of a file in which none may be bad."""
+    bad = BadRows(0)
+    yield from bad.counted(read_file(path, bad))
+    bad.settle(str(path))
+
+
 def read_file(path: Path, bad: BadRows) -> Iterator[Row]:
     """The rows of one file. An empty file is an error, because silently reading nothing is worse."""
     reader = READERS.get(_extension(path))
     if reader is None:
-        raise UserError(f"{path}: unknown file type; known: {', '.join(READERS)} (JSON may be gzipped)")
+        raise UserError(f"{path}: unknown file type; known: {', '.join(READERS)} (text may be gzipped)")
     empty = True
     try:
         for row in reader(path, bad):
@@ -54,6 +64,7 @@ def data_files(folder: Path, split: str | None) -> list[Path]:
         for path in folder.rglob("*")
         if path.is_file()
         and _extension(path) in READERS
+        and path.name not in BESIDE
         and not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )
     if not files:
@@ -74,10 +85,15 @@ def _split_of(path: Path) -> str | None:
     return next((SPLIT_WORDS[word] for word in reversed(words) if word in SPLIT_WORDS), None)
 
 
+def split_named(name: object) -> str:
+    """A split by its usual name: `val` and `valid1` are `validation`."""
+    return SPLIT_WORDS.get(str(name).lower().rstrip("0123456789"), str(name))
+
+
 def _extension(path: Path) -> str:
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes[-1:] == [".gz"]:
-        return suffixes[-2] if suffixes[-2:-1] in ([".jsonl"], [".json"]) else ".gz"
+        return suffixes[-2] if suffixes[-2:-1] and suffixes[-2] in COMPRESSED else ".gz"
     return suffixes[-1] if suffixes else ""
 
 
@@ -96,7 +112,7 @@ def _json_lines(path: Path, bad: BadRows) -> Iterator[Row]:
         try:
             yield _row(_decode(origin, line, "utf-8-sig" if number == 1 else "utf-8"), origin)
         except DataError as error:
-            bad.add(error)
+            bad.unreadable(error)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -139,7 +155,7 @@ def _json(path: Path, bad: BadRows) -> Iterator[Row]:
         try:
             yield _row(values, origin)
         except DataError as error:
-            bad.add(error)
+            bad.unreadable(error)
 
 
 def _row(values: Any, origin: Origin) -> Row:
@@ -148,16 +164,58 @@ def _row(values: Any, origin: Origin) -> Row:
     return Row(values, origin)
 
 
-def _parquet(path: Path, _: BadRows) -> Iterator[Row]:
-    number = 0
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=512):
-                for values in batch.to_pylist():
-                    number += 1
-                    yield Row(values, Origin(str(path), number))
-    except (pyarrow.ArrowInvalid, UnicodeDecodeError) as error:
-        raise DataError(path, f"not a readable Parquet file after row {number}: {error}") from error
+def _parquet(path: Path) -> Iterator[pyarrow.RecordBatch]:
+    with pyarrow.parquet.ParquetFile(path) as file:
+        yield from file.iter_batches(batch_size=512)
 
 
-READERS: dict[str, Reader] = {".jsonl": _json_lines, ".json": _json, ".parquet": _parquet}
+def _arrow(path: Path) -> Iterator[pyarrow.RecordBatch]:
+    """Both of Arrow's formats: `save_to_disk` of `datasets` writes streams."""
+    with pyarrow.memory_map(str(path)) as file:
+        is_file = file.read(6) == b"ARROW1"
+        file.seek(0)
+        if not is_file:
+            yield from pyarrow.ipc.open_stream(file)
+            return
+        whole = pyarrow.ipc.open_file(file)
+        yield from (whole.get_batch(i) for i in range(whole.num_record_batches))
+
+
+def _csv(path: Path, delimiter: str = ",") -> Iterator[pyarrow.RecordBatch]:
+    """Columns are numbers if all their values are; texts may span lines."""
+    parsing = pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    with pyarrow.csv.open_csv(
+        path, read_options=pyarrow.csv.ReadOptions(block_size=16 << 20), parse_options=parsing
+    ) as file:
+        yield from file
+
+
+def _tsv(path: Path) -> Iterator[pyarrow.RecordBatch]:
+    return _csv(path, "\t")
+
+
+def _table(batches: Callable[[Path], Iterator[pyarrow.RecordBatch]], what: str) -> Reader:
+    def read(path: Path, _: BadRows) -> Iterator[Row]:
+        number = 0
+        try:
+            for batch in batches(path):
+                for start in range(0, batch.num_rows, 512):
+                    for values in batch.slice(start, 512).to_pylist():
+                        number += 1
+                        yield Row(values, Origin(str(path), number))
+        except (pyarrow.ArrowInvalid, UnicodeDecodeError, zlib.error, EOFError) as error:
+            raise DataError(path, f"not a readable {what} file after row {number}: {error}") from error
+
+    return read
+
+
+COMPRESSED = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
+READERS: dict[str, Reader] = {
+    ".jsonl": _json_lines,
+    ".ndjson": _json_lines,
+    ".json": _json,
+    ".parquet": _table(_parquet, "Parquet"),
+    ".arrow": _table(_arrow, "Arrow"),
+    ".csv": _table(_csv, "CSV"),
+    ".tsv": _table(_tsv, "CSV"),
+}

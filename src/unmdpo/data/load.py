@@ -2,21 +2,31 @@
 
 import os.path
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from itertools import chain
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from pathlib import Path
+from typing import NamedTuple
 
-from unmdpo.data.comparison import Comparison, Comparisons, Origin
-from unmdpo.data.files import READERS, data_files, read_file
-from unmdpo.data.identity import Prompt
-from unmdpo.data.rows import BadRows, Row
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from unmdpo.data.bad import A_FEW, BadRows
+from unmdpo.data.columns import check_paths, renamed
+from unmdpo.data.comparison import Comparisons, Origin
+from unmdpo.data.files import READERS, data_files, read_file, split_named
+from unmdpo.data.rows import Row
 from unmdpo.data.sources import SOURCES, Source, SourceSettings, detect
 from unmdpo.data.sources.base import HubData
+from unmdpo.data.strength import StrengthRule
+from unmdpo.data.table import ComparisonTable, Spool, with_strengths
 from unmdpo.errors import DataError, UserError, did_you_mean
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 AUTO = "auto"
+LOOKED_AT = 100  # rows, to recognize a source
+REQUIRED = ("prompt", "chosen", "rejected", "response", "responses")
 
 
 @dataclass(frozen=True)
@@ -38,51 +48,113 @@ class DataRef:
             return None
 
 
+@dataclass(frozen=True)
+class Reading:
+    """How the rows of one place become comparisons."""
+
+    source: str = AUTO
+    settings: SourceSettings = field(default_factory=SourceSettings)
+    columns: Mapping[str, str] = field(default_factory=dict)  # what a column holds → its name, or a path into it
+    max_bad_rows: int | float = A_FEW
+
+
 def load_comparisons(
-    ref: DataRef | str, *, source: str = AUTO, settings: SourceSettings | None = None, max_bad_rows: int = 0
+    ref: DataRef | str,
+    *,
+    source: str = AUTO,
+    settings: SourceSettings | None = None,
+    columns: Mapping[str, str] | None = None,
+    max_bad_rows: int | float = A_FEW,
 ) -> Comparisons:
-    """All comparisons of one split, with ties separate and up to `max_bad_rows` bad rows skipped."""
+    """All comparisons of one split, with ties separate. Bad rows are skipped, up to a number or a share of them."""
     ref = DataRef(ref) if isinstance(ref, str) else ref
-    bad = BadRows(max_bad_rows)
-    reader, rows = open_source(ref, source, bad, settings)
-    parsed = list(_share_prompts(reader.comparisons(rows, bad)))
-    if not parsed:
-        raise UserError(f"{ref.path}: no comparisons" + (f" in the split '{ref.split}'" if ref.split else ""))
+    return load(ref, Reading(source, settings or SourceSettings(), columns or {}, max_bad_rows))
+
+
+def load(
+    ref: DataRef, reading: Reading, *, spool: Path | None = None, listing: Path | None = None, part: str = ""
+) -> Comparisons:
+    """The same; with `spool`, the rows stay in that file; with `listing`, all bad rows are written there. Every row
+    notes its `part`."""
+    bad = BadRows(reading.max_bad_rows)
+    opened = open_source(ref, reading, bad)
+    with Spool(spool) as collected:
+        for comparison in opened.source.comparisons(opened.rows, bad):
+            collected.add(replace(comparison, part=part) if part else comparison)
+        table = collected.finish()
+    bad.settle(ref.path, listing)
+    if not table.num_rows:
+        raise UserError(_nothing(ref, bad))
+    table, strengths = _graded(table, opened.source.rule)
     return Comparisons(
-        rows=tuple(row for row in parsed if row.strength > 0),
-        ties=tuple(row for row in parsed if row.strength == 0),
+        rows=ComparisonTable.view(table, strengths > 0),
+        ties=ComparisonTable.view(table, strengths == 0),
         skipped=tuple(bad.errors),
+        left_out=dict(bad.left_out),
+        read=bad.read,
+        source=opened.name,
     )
 
 
-def open_source(
-    ref: DataRef, source: str, bad: BadRows, settings: SourceSettings | None = None
-) -> tuple[Source, Iterator[Row]]:
-    """The data's source, named or recognized, and its rows."""
-    name = source if source != AUTO else _recognize(ref, bad.limit)
+def _graded(table: pa.Table, rule: StrengthRule) -> tuple[pa.Table, NDArray[np.int32]]:
+    """Strengths as they were given, or cut from the margins of all rows."""
+    strengths = table["strength"].to_numpy().astype(np.int32)
+    margins = table["margin"].to_numpy()  # NaN where there is none
+    cut = ~np.isnan(margins)
+    if cut.any():
+        strengths[cut] = rule.cut(margins[cut])
+        table = with_strengths(table, strengths)
+    return table, strengths
+
+
+def _nothing(ref: DataRef, bad: BadRows) -> str:
+    why = "".join(f"; {count:,} rows left out: {reason}" for reason, count in bad.left_out.items())
+    return f"{ref.path}: no comparisons" + (f" in the split '{ref.split}'" if ref.split else "") + why
+
+
+class Opened(NamedTuple):
+    """A source, named or recognized, and the rows it will read."""
+
+    name: str
+    source: Source
+    rows: Iterator[Row]
+
+
+def open_source(ref: DataRef, reading: Reading, bad: BadRows) -> Opened:
+    name = reading.source if reading.source != AUTO else recognize(ref, reading.columns)
     if name not in SOURCES:
         raise UserError(f"unknown source '{name}'; {did_you_mean(name, SOURCES)}")
-    reader = SOURCES[name](settings)
-    whole_file = reader.split_column is None and ref.local is not None and ref.local.is_file()
+    source = SOURCES[name](reading.settings)
+    whole_file = source.split_column is None and ref.local is not None and ref.local.is_file()
     if whole_file and ref.split not in ("train", None):
         raise UserError(f"{ref.path}: a single file without splits, so there is no split '{ref.split}'")
-    return reader, _of_split(read_rows(ref, bad, reader), reader.split_column, ref.split)
+    rows = _of_split(read_rows(ref, bad, source), source.split_column, ref.split)
+    if reading.columns:
+        rows = renamed(rows, reading.columns)
+    return Opened(name, source, bad.counted(rows))
 
 
-def _recognize(ref: DataRef, allowed_bad_rows: int) -> str:
-    """The source with this Hub name, or with the columns of the first good row."""
+def recognize(ref: DataRef, columns: Mapping[str, str] | None = None) -> str:
+    """The source with this Hub name, or with the columns of the first row that has those of any."""
+    if columns:
+        return _recognize_renamed(ref, columns)
     for name, source in SOURCES.items():
-        if source.hub is not None and source.hub.path == ref.path:
+        if source.hub is not None and source.hub.path == ref.path and ref.config in (None, source.hub.config):
             return name
-    unrecognized: list[DataError] = []
-    for row in read_rows(replace(ref, split=None), BadRows(allowed_bad_rows)):
+    unrecognized: DataError | None = None
+    for row in islice(read_rows(replace(ref, split=None), BadRows()), LOOKED_AT):
         try:
             return detect(row)
         except DataError as error:
-            unrecognized.append(error)
-            if len(unrecognized) > allowed_bad_rows:
-                break
-    raise unrecognized[0] if unrecognized else UserError(f"{ref.path}: no readable rows")
+            unrecognized = unrecognized or error
+    raise unrecognized or UserError(f"{ref.path}: no readable rows")
+
+
+def _recognize_renamed(ref: DataRef, columns: Mapping[str, str]) -> str:
+    """Named columns are those of scored responses, or else of pairs."""
+    for row in islice(read_rows(replace(ref, split=None), BadRows()), 1):
+        check_paths(row, {name: path for name, path in columns.items() if name in REQUIRED})
+    return "scored" if {"response", "responses"} & columns.keys() else "preference"
 
 
 def read_rows(ref: DataRef, bad: BadRows, source: Source | None = None) -> Iterator[Row]:
@@ -114,18 +186,10 @@ def _part(folder: Path, ref: DataRef, layout: HubData) -> Path:
 
 
 def _of_split(rows: Iterator[Row], column: str | None, split: str | None) -> Iterator[Row]:
-    """If a column names each row's split, only the rows of `split`."""
+    """If a column names each row's split, only the rows of `split`. Some write `val`, or `valid1`."""
     for row in rows:
-        if column is None or split is None or row.values.get(column, split) == split:
+        if column is None or split is None or split_named(row.values.get(column, split)) == split_named(split):
             yield row
-
-
-def _share_prompts(comparisons: Iterator[Comparison]) -> Iterator[Comparison]:
-    """Comparisons of one prompt share one copy of its text: long prompts repeat often."""
-    prompts: dict[str, Prompt] = {}
-    for comparison in comparisons:
-        shared = prompts.setdefault(comparison.prompt_hash, comparison.prompt)
-        yield comparison if shared is comparison.prompt else replace(comparison, prompt=shared)
 
 
 def hub_rows(

@@ -5,9 +5,9 @@ import random
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-from unmdpo.data.files import read_file
+from unmdpo.data.files import read_strictly
 from unmdpo.data.identity import Prompt, prompt_hash
-from unmdpo.data.rows import BadRows, Row
+from unmdpo.data.rows import Row
 from unmdpo.errors import UserError
 
 PROMPTS, DOMAINS = ("prompt", "instruction"), ("domain", "dataset")  # the second of each is AlpacaEval's
@@ -70,7 +70,7 @@ def seeded_digest(prompt_hash: str, seed: int) -> str:
 def read_prompts(path: Path) -> tuple[dict[str, Prompt], dict[str, str]]:
     """Prompts and domains by prompt hash, in the file's order."""
     prompts, domains = dict[str, Prompt](), dict[str, str]()
-    for row in read_file(path, BadRows(0)):
+    for row in read_strictly(path):
         prompt = _prompt(row)
         name = prompt_hash(prompt)
         prompts.setdefault(name, prompt)
@@ -81,7 +81,7 @@ def read_prompts(path: Path) -> tuple[dict[str, Prompt], dict[str, str]]:
 def read_answers(path: Path) -> dict[str, str]:
     """Answers made elsewhere, by prompt hash: a row has the prompt or its hash, and the answer's text."""
     answers = dict[str, str]()
-    for row in read_file(path, BadRows(0)):
+    for row in read_strictly(path):
         column = next((name for name in ANSWERS if name in row), None)
         if column is None:
             raise row.error(f"no answer: there should be a column {' or '.join(map(repr, ANSWERS))}")

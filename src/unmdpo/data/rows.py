@@ -5,17 +5,20 @@ find.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from unmdpo.data.comparison import Origin
 from unmdpo.data.identity import Message, Prompt
 from unmdpo.errors import DataError, did_you_mean
 
 ROLES = ("system", "user", "assistant")
-Item = TypeVar("Item")
-Parsed = TypeVar("Parsed")
+OTHER_ROLES = {  # as ShareGPT, OpenAssistant, Gemini and others call them
+    "human": "user", "prompter": "user", "gpt": "assistant", "bot": "assistant", "chatbot": "assistant",
+    "model": "assistant", "developer": "system",
+}  # fmt: skip
+KEYS = (("role", "content"), ("from", "value"))
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,9 @@ class Row:
 
     def error(self, problem: str) -> DataError:
         return DataError(self.origin, problem)
+
+    def no_comparison(self, why: str) -> "LeftOut":
+        return LeftOut(self.origin, why)
 
     def only(self, columns: Iterable[str]) -> "Row":
         return Row({name: self.values[name] for name in columns if name in self.values}, self.origin)
@@ -90,21 +96,33 @@ class Row:
         value = self.value(column)
         if isinstance(value, str):
             return (Message("user", self.encodable(column, value)),)
-        return tuple(self._message(f"{column}[{i}]", item) for i, item in enumerate(self.items(column)))
+        return tuple(self.message(f"{column}[{i}]", item) for i, item in enumerate(self.items(column)))
 
-    def _message(self, where: str, item: object) -> Message:
+    def message(self, where: str, item: object) -> Message:
+        """A turn with `role` and `content`, or `from` and `value`."""
         if not isinstance(item, Mapping):
             raise self.error(f"'{where}' should be a message with role and content, not {kind(item)}")
-        for key in ("role", "content"):
-            if key not in item:
-                raise self.error(f"'{where}' has no '{key}'; {did_you_mean(key, item)}")
-        role, content = item["role"], item["content"]
+        keys = next((keys for keys in KEYS if all(key in item for key in keys)), None)
+        if keys is None:
+            absent = "role" if "role" not in item else "content"
+            raise self.error(f"'{where}' has no '{absent}'; {did_you_mean(absent, item)}")
+        role, content = (item[key] for key in keys)
+        role = OTHER_ROLES.get(role, role) if isinstance(role, str) else role
         if role not in ROLES:
             hint = did_you_mean(role, ROLES) if isinstance(role, str) else f"known: {ROLES}"
             raise self.error(f"'{where}' has an unknown role, {repr(role)[:40]}; {hint}")
-        if not isinstance(content, str):
+        return Message(role, self.encodable(f"{where}.content", self._content(where, content)))
+
+    def _content(self, where: str, content: object) -> str:
+        """Text, or a list of parts that are all text."""
+        if isinstance(content, str):
+            return content
+        if not isinstance(content, list) or not content:
             raise self.error(f"'{where}.content' should be text, not {kind(content)}")
-        return Message(role, self.encodable(f"{where}.content", content))
+        texts = [part.get("text") if isinstance(part, Mapping) else None for part in content]
+        if not all(isinstance(text, str) for text in texts):
+            raise self.error(f"'{where}.content' has parts that are not text, such as images; only text is supported")
+        return "".join(text for text in texts if text)
 
     def prompt(self, column: str) -> Prompt:
         return self.check_prompt(column, self.conversation(column))
@@ -120,34 +138,8 @@ class Row:
         return prompt
 
 
-@dataclass
-class BadRows:
-    """Collects errors of unreadable rows, and gives up when there are more than the user allows."""
-
-    limit: int = 0
-    errors: list[DataError] = field(default_factory=list)
-
-    def add(self, error: DataError) -> None:
-        self.errors.append(error)
-        if len(self.errors) <= self.limit:
-            return
-        if self.limit == 0:
-            raise error
-        raise DataError(
-            error.where,
-            f"{error.problem} (bad row {len(self.errors)}, but only {self.limit} are allowed; "
-            f"the first one: {self.errors[0]})",
-        ) from error
-
-    def parse(self, items: Iterable[Item], parse: Callable[[Item], Parsed]) -> Iterator[Parsed]:
-        """Applies `parse` to rows (or values made from them) and skips the ones it rejects."""
-        for item in items:
-            try:
-                parsed = parse(item)
-            except DataError as error:
-                self.add(error)
-            else:
-                yield parsed
+class LeftOut(DataError):
+    """A good row that holds no comparison, such as one that nobody voted on: counted, but nothing to mend."""
 
 
 def kind(value: object) -> str:

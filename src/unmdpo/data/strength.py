@@ -4,20 +4,29 @@
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, pairwise
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from unmdpo.data.rows import Row
-from unmdpo.errors import UnmdpoWarning
+from unmdpo.errors import UnmdpoWarning, did_you_mean
 from unmdpo.settings import Count, Nonnegative, Strict, Thresholds
 
 STRENGTH_COLUMNS = ("strength", "preference_strength")
 ROUNDING = 1 + 1e-9  # 4.1 − 3.1 is a margin of one
-DIFFERENCES = (("score_chosen", "score_rejected"), ("chosen_reward", "rejected_reward"))
+DIFFERENCES = (
+    ("score_chosen", "score_rejected"),
+    ("chosen_reward", "rejected_reward"),
+    ("chosen_score", "rejected_score"),
+    ("chosen_rating", "rejected_rating"),
+    ("rating_chosen", "rating_rejected"),
+    ("chosen-rating", "rejected-rating"),
+    ("chosen_avg_rating", "rejected_avg_rating"),
+)
+RATINGS = "rating"  # a list of two, next to `generations`, in no certain order
 
 
 class StrengthRule(Strict):
@@ -29,6 +38,9 @@ class StrengthRule(Strict):
 
     levels: Count = Field(3, description="K, the number of strength levels")
     column: str | None = Field(None, description="column that holds the strengths themselves")
+    labels: dict[str, Annotated[int, Field(ge=0)]] | None = Field(
+        None, description="the strengths that words in the column mean, such as {slightly better: 1, much better: 3}"
+    )
     thresholds: Thresholds = Field(
         None, description="K-1 increasing margins; a margin of at least the j-th reaches level j+1"
     )
@@ -40,6 +52,8 @@ class StrengthRule(Strict):
             raise ValueError(f"{self.levels} strength levels need {self.levels - 1} thresholds, not {len(given)}")
         if given is not None and any(a >= b for a, b in pairwise(given)):
             raise ValueError(f"strength thresholds should increase: {list(given)}")
+        if self.labels is not None and max(self.labels.values(), default=0) > self.levels:
+            raise ValueError(f"labels go up to {max(self.labels.values())}, but there are {self.levels} levels")
         return self
 
     def cut(self, margins: Sequence[float]) -> list[int]:
@@ -90,13 +104,21 @@ def grade_columns(row: Row, rule: StrengthRule) -> tuple[str, ...]:
     if rule.column is not None:
         return (rule.column,)
     candidates = [(name,) for name in (*STRENGTH_COLUMNS, "margin")] + list(DIFFERENCES)
-    return next((names for names in candidates if row.values.keys() >= set(names)), ())
+    found = next((names for names in candidates if row.values.keys() >= set(names)), ())
+    return found or ((RATINGS,) if {RATINGS, "generations"} <= row.values.keys() else ())
 
 
 def grade(row: Row, columns: tuple[str, ...], rule: StrengthRule) -> float:
     """A strength 0…K if the column holds strengths, otherwise a margin still to be cut into levels."""
     if are_strengths(columns, rule):
-        return row.integer(columns[0], 0, rule.levels)
+        return (
+            row.integer(columns[0], 0, rule.levels) if rule.labels is None else _labelled(row, columns[0], rule.labels)
+        )
+    if columns == (RATINGS,):
+        ratings = [row.as_number(RATINGS, item) for item in row.items(RATINGS)]
+        if len(ratings) != 2:
+            raise row.error(f"'{RATINGS}' should hold two numbers, not {len(ratings)}")
+        return abs(ratings[0] - ratings[1])
     values = [row.number(column) for column in columns]
     difference = values[0] if len(values) == 1 else values[0] - values[1]
     if difference < 0:
@@ -105,6 +127,15 @@ def grade(row: Row, columns: tuple[str, ...], rule: StrengthRule) -> float:
             "the rejected response is the better one; swap the two or drop the row"
         )
     return difference
+
+
+def _labelled(row: Row, column: str, labels: Mapping[str, int]) -> int:
+    label = row.text(column).strip()
+    if label not in labels:
+        raise row.error(
+            f"'{column}' is {label[:40]!r}, which strength.labels does not list; {did_you_mean(label, labels)}"
+        )
+    return labels[label]
 
 
 def are_strengths(columns: tuple[str, ...], rule: StrengthRule) -> bool:

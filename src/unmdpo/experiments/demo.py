@@ -10,13 +10,13 @@ import numpy as np
 from scipy.stats import gmean
 
 from unmdpo.data.identity import Prompt
+from unmdpo.data.table import prompt_of
 from unmdpo.errors import UserError
 from unmdpo.files import write_json
 from unmdpo.lab import model_folder
 from unmdpo.lab.shapes import write
 from unmdpo.lab.tasks import read
 from unmdpo.lab.world import Knobs, World, true_scale
-from unmdpo.pipeline.artifacts import prompt_of
 from unmdpo.pipeline.run import Run
 from unmdpo.recipe import Recipe, load_recipe
 from unmdpo.stats.evaluation import Estimate, rank_correlation

@@ -121,8 +121,8 @@ def pilot_cost(run: Run) -> float:
 
 
 def _learned_beside(run: Run, policy: str) -> tuple[list[Prompt], list[float]]:
-    index = PromptIndex.of(run.comparisons())
-    return index.prompts, POLICY_SCALE.load(run.artifact(POLICY_STAGE.called(policy))).q_.tolist()
+    rows = run.comparisons()
+    return PromptIndex.of(rows).prompts(rows), POLICY_SCALE.load(run.artifact(POLICY_STAGE.called(policy))).q_.tolist()
 
 
 _SCALES = "scales={seq: {estimator: pooled}, ln: {estimator: pooled, length_normalized: true}}"

@@ -14,8 +14,9 @@ from packaging.version import Version
 from torch import Tensor
 
 from unmdpo.data import Comparison, SourceSettings, StrengthRule
+from unmdpo.data.bad import BadRows
 from unmdpo.data.comparison import Origin
-from unmdpo.data.rows import BadRows, Row
+from unmdpo.data.rows import Row
 from unmdpo.data.sources import SOURCES
 from unmdpo.errors import UserError
 from unmdpo.objectives import OBJECTIVES, Objective, PairLogps, beta_ln_from_lengths
@@ -72,7 +73,10 @@ def add_margin_and_scale(
 def _comparisons(dataset: "Dataset", rule: StrengthRule) -> list[Comparison]:
     source = SOURCES["preference"](SourceSettings(strength=rule))
     rows = (Row(values, Origin("dataset", place + 1)) for place, values in enumerate(dataset))
-    return list(source.comparisons(rows, BadRows(0)))
+    bad = BadRows(0)
+    comparisons = source.all_of(bad.counted(rows), bad)
+    bad.settle("dataset")
+    return comparisons
 
 
 def _scale_of(rows: list[Comparison], scale: "FittedScale | Mapping[str, float]") -> list[float]:

@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from unmdpo.data import Comparison, Message, Origin, Prompt
+from unmdpo.data import Prompt
+from unmdpo.data.table import ComparisonTable, prompt_of, prompt_text, write_parquet
 from unmdpo.engine.pairs.encode import EncodedPairs
 from unmdpo.engine.training.loop import METRICS as METRICS_FILE
 from unmdpo.files import read_lines, write_json, write_lines
@@ -41,67 +42,6 @@ class ArtifactFile(Generic[T]):
     def peek(self, artifact: Artifact) -> T:
         """Reads the file without verifying it, even if damaged; for `verify`."""
         return self.read(artifact.path / self.name)
-
-
-COLUMNS = pa.schema(
-    [
-        ("prompt", pa.string()),
-        ("chosen", pa.string()),
-        ("rejected", pa.string()),
-        ("strength", pa.int32()),
-        ("domain", pa.string()),
-        ("language", pa.string()),
-        ("votes", pa.list_(pa.int32())),
-        ("file", pa.string()),
-        ("row", pa.int64()),
-    ]
-)
-
-
-def prompt_text(prompt: Prompt) -> str:
-    return json.dumps([[message.role, message.content] for message in prompt], ensure_ascii=False)
-
-
-def prompt_of(text: str) -> Prompt:
-    return tuple(Message(role, content) for role, content in json.loads(text))
-
-
-def _write_comparisons(path: Path, rows: list[Comparison]) -> None:
-    table = pa.Table.from_pylist(
-        [
-            {
-                "prompt": prompt_text(row.prompt),
-                "chosen": row.chosen,
-                "rejected": row.rejected,
-                "strength": row.strength,
-                "domain": row.domain,
-                "language": row.language,
-                "votes": list(row.votes),
-                "file": row.source.file,
-                "row": row.source.row,
-            }
-            for row in rows
-        ],
-        schema=COLUMNS,
-    )
-    pq.write_table(table, path, compression="zstd")
-
-
-def _read_comparisons(path: Path) -> list[Comparison]:
-    shared: dict[str, Prompt] = {}
-    return [
-        Comparison(
-            prompt=shared.setdefault(row["prompt"], prompt_of(row["prompt"])),
-            chosen=row["chosen"],
-            rejected=row["rejected"],
-            strength=row["strength"],
-            source=Origin(row["file"], row["row"]),
-            domain=row["domain"],
-            language=row["language"],
-            votes=tuple(row["votes"]),
-        )
-        for row in pq.read_table(path).to_pylist()
-    ]
 
 
 @dataclass(frozen=True)
@@ -153,6 +93,10 @@ class ScaleTable(NamedTuple):
     q: list[float]
 
 
+def _comparisons(name: str) -> ArtifactFile[ComparisonTable]:
+    return ArtifactFile(name, write_parquet, ComparisonTable.read)
+
+
 def _one_tensor(name: str, tensor: str) -> ArtifactFile[Tensor]:
     return ArtifactFile(
         name, lambda path, value: save_file({tensor: value}, path), lambda path: load_file(path)[tensor]
@@ -180,8 +124,9 @@ def _write_estimator(path: Path, estimator: ScaleEstimator) -> None:
     save_scale(estimator, path)
 
 
-COMPARISONS: ArtifactFile[list[Comparison]] = ArtifactFile("train.parquet", _write_comparisons, _read_comparisons)
-VALIDATION: ArtifactFile[list[Comparison]] = ArtifactFile("validation.parquet", _write_comparisons, _read_comparisons)
+COMPARISONS = _comparisons("train.parquet")
+VALIDATION = _comparisons("validation.parquet")
+BAD_ROWS: ArtifactFile[list[Line]] = ArtifactFile("bad-rows.jsonl", write_lines, read_lines)  # only if there are any
 PANEL = ArtifactFile("panel.json", lambda path, panel: panel.write(path), Panel.read)
 PAIRS = ArtifactFile("pairs.safetensors", lambda path, pairs: pairs.save(path), EncodedPairs.load)
 REFERENCE = _one_tensor("reference.safetensors", "logps")  # (n, 2)

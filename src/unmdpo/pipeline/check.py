@@ -66,7 +66,7 @@ def check_judge_code(recipe: Recipe) -> None:
 def missing_places(recipe: Recipe) -> dict[str, str]:
     """Recipe key → the file or folder it names, for those missing on this machine."""
     models: dict[str, str | None] = {"model.path": recipe.model.path}
-    data: dict[str, str | None] = {"data.path": recipe.data.path}
+    data = {f"data.mix.{name}.path" if name else "data.path": part.path for name, part in recipe.data.parts.items()}
     data["data.validation.path"] = recipe.data.validation.path
     if recipe.pilots.model is not None:
         models["pilots.model.path"] = recipe.pilots.model.path

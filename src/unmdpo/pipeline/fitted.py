@@ -12,6 +12,7 @@ from torch import Tensor
 
 from unmdpo.data import Prompt, prompt_hash
 from unmdpo.data.domains import domain_ids, modal_domains
+from unmdpo.data.table import prompt_text
 from unmdpo.engine.inference.embed import Embedder, embed_prompts
 from unmdpo.engine.models import load_model
 from unmdpo.engine.pairs.encode import Encoder
@@ -19,7 +20,7 @@ from unmdpo.engine.ranks import local_device
 from unmdpo.engine.settings import ModelSource
 from unmdpo.errors import UserError
 from unmdpo.files import replacing
-from unmdpo.pipeline.artifacts import COMPARISONS, ESTIMATOR, SCALES, prompt_text
+from unmdpo.pipeline.artifacts import COMPARISONS, ESTIMATOR, SCALES
 from unmdpo.pipeline.store import Artifact
 from unmdpo.scale import Units
 from unmdpo.scale.features import count_sketch

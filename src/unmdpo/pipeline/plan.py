@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unmdpo.data.sources import SOURCES
 from unmdpo.engine.cost import USABLE, available, matrix_rate, pair_lengths
 from unmdpo.engine.ranks import local_device
 from unmdpo.errors import UserError
@@ -108,7 +107,7 @@ def too_large(planned: Plan, device: str) -> list[StageCost]:
 def _planned(run: Run, memory: float, gpus: int | None = None) -> Plan:
     """With as many ranks as the recipe says; or with `gpus` for each model that does not fit on one."""
     lengths, assumed = _lengths(run)
-    official = SOURCES[run.recipe.data.source].hub
+    official = run.recipe.data.official
     prompts = min(official.prompts, len(lengths)) if official is not None else len(lengths)
     estimates = Estimates(lengths, prompts, memory, 1, run.recipe.compute)
     stages = []
@@ -130,7 +129,7 @@ def _lengths(run: Run) -> tuple[NDArray[np.int32], list[str]]:
     if encoded is not None:
         return PAIRS.load(encoded).valid_lengths, []
     data, comparisons = run.recipe.data, run.finished.get(COMPARISONS_STAGE.name)
-    official, assumed = SOURCES[data.source].hub, ["lengths as in HelpSteer3"]
+    official, assumed = data.official, ["lengths as in HelpSteer3"]
     if comparisons is not None:
         count = int(comparisons.manifest["notes"]["comparisons"])
     elif data.path is None and official is not None:

@@ -80,7 +80,7 @@ class Run:
         """The policy's folder, for `from_pretrained`."""
         return MODEL.load(self.artifact(POLICY_STAGE.called(name)))
 
-    def comparisons(self) -> list[Comparison]:
+    def comparisons(self) -> Sequence[Comparison]:
         """The training comparisons."""
         return COMPARISONS.load(self.artifact(COMPARISONS_STAGE.name))
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from unmdpo.data import Comparison, Prompt, fold_of
 from unmdpo.data.domains import domain_ids, modal_domains
 from unmdpo.data.identity import entropy_fold_of
+from unmdpo.data.table import ComparisonTable, prompt_of
 from unmdpo.scale.data import VOTE_CATEGORIES
 
 CATEGORIES = (-3, -2, -1, 1, 2, 3)
@@ -17,21 +18,27 @@ CATEGORIES = (-3, -2, -1, 1, 2, 3)
 
 @dataclass(frozen=True)
 class PromptIndex:
-    """Unique prompts in order of first occurrence, and the index of each row's prompt."""
+    """Unique prompts in order of first occurrence, by hash; where each is first, and the index of each row's."""
 
     hashes: list[str]
-    prompts: list[Prompt]
+    first_row: list[int]
     of_row: Tensor  # (n,)
 
     @classmethod
     def of(cls, rows: Sequence[Comparison]) -> "PromptIndex":
         places: dict[str, int] = {}
-        prompts = []
-        for row in rows:
-            if row.prompt_hash not in places:
-                places[row.prompt_hash] = len(places)
-                prompts.append(row.prompt)
-        return cls(list(places), prompts, torch.tensor([places[row.prompt_hash] for row in rows]))
+        first, of_row = list[int](), list[int]()
+        for number, name in enumerate(ComparisonTable.of(rows).prompt_hashes()):
+            place = places.setdefault(name, len(places))
+            if place == len(first):
+                first.append(number)
+            of_row.append(place)
+        return cls(list(places), first, torch.tensor(of_row))
+
+    def prompts(self, rows: Sequence[Comparison]) -> list[Prompt]:
+        texts = ComparisonTable.of(rows).column("prompt")
+        wanted = set(self.first_row)
+        return [prompt_of(text) for number, text in enumerate(texts) if number in wanted]
 
     def domains(self, rows: Sequence[Comparison]) -> Tensor:
         """(u,) the id of each prompt's modal domain."""
@@ -78,16 +85,16 @@ def pair_hash(row: Comparison) -> str:
 
 
 def strengths(rows: Sequence[Comparison]) -> Tensor:
-    return torch.tensor([float(row.strength) for row in rows])
+    return torch.from_numpy(ComparisonTable.of(rows).numbers("strength")).float()
 
 
 def vote_counts(rows: Sequence[Comparison]) -> Tensor | None:
     """(n, 6) how many annotators said −3, −2, −1, 1, 2, 3; None if no row has votes."""
-    if not any(row.votes for row in rows):
-        return None
     counts = torch.zeros(len(rows), VOTE_CATEGORIES, dtype=torch.int64)
-    for place, row in enumerate(rows):
-        for vote in row.votes:
+    voted = False
+    for place, votes in enumerate(ComparisonTable.of(rows).column("votes")):
+        voted = voted or bool(votes)
+        for vote in votes:
             if vote in CATEGORIES:
                 counts[place, CATEGORIES.index(vote)] += 1
-    return counts
+    return counts if voted else None

@@ -8,7 +8,6 @@ import yaml
 from pydantic import Field, model_validator
 
 from unmdpo.catalog.objectives import BETA, INITIAL, OBJECTIVES
-from unmdpo.data.sources import SOURCES
 from unmdpo.engine.settings import ComputeSettings, ModelSource, TrainingSettings
 from unmdpo.errors import UserError
 from unmdpo.recipe.settings import (
@@ -129,7 +128,7 @@ class Recipe(Strict):
 
     def _check_panels(self, evaluation: EvaluationRecipe) -> None:
         """Refuses panels that are larger than the official validation split."""
-        official = SOURCES[self.data.source].hub
+        official = self.data.official
         if official is None or self.data.path is not None or not self.data.validation.is_official:
             return
         wanted = sum(panel.size for panel in evaluation.panels.values() if panel.path is None)

@@ -11,8 +11,12 @@ from pydantic import Field, model_validator
 from unmdpo.catalog.estimators import ESTIMATORS, EstimatorSettings
 from unmdpo.catalog.judges import AnyJudge
 from unmdpo.catalog.objectives import INITIAL, OBJECTIVES
+from unmdpo.data.bad import A_FEW, BadRowLimit
+from unmdpo.data.columns import TARGETS
 from unmdpo.data.identity import FOLD_SEED
+from unmdpo.data.load import AUTO
 from unmdpo.data.sources import SOURCES
+from unmdpo.data.sources.base import HubData
 from unmdpo.data.strength import PairRule, StrengthRule
 from unmdpo.engine.settings import (
     MAX_LENGTH,
@@ -27,12 +31,12 @@ from unmdpo.placement import Placement
 from unmdpo.settings import SEED, Count, Name, Nonnegative, Positive, Strict, Triple, among, error_at, names_only
 
 
-def _names_of(table: dict[str, Any]) -> Any:
+def _names_of(table: dict[str, Any], *others: str) -> Any:
     """Lists the table's names as choices in the schema, at the time the schema is built."""
-    return lambda schema: schema.update(enum=sorted(table))
+    return lambda schema: schema.update(enum=sorted([*table, *others]))
 
 
-SourceName = Annotated[str, Field(json_schema_extra=_names_of(SOURCES))]
+SourceName = Annotated[str, Field(json_schema_extra=_names_of(SOURCES, AUTO))]
 ObjectiveName = Annotated[str, Field(json_schema_extra=_names_of(OBJECTIVES))]
 EstimatorName = Annotated[str, Field(json_schema_extra=_names_of(ESTIMATORS))]
 
@@ -59,32 +63,79 @@ class ValidationRecipe(Strict):
 class RowsRecipe(Strict):
     """Which rows to read, and how they become comparisons."""
 
-    source: SourceName
+    source: SourceName = AUTO
     path: str | None = Field(None, description="file, folder or Hub name; default: the source's own")
     revision: str | None = None
     config: str | None = Field(None, description="configuration of a Hub dataset, or a subfolder")
     split: str = "train"
-    max_bad_rows: Annotated[int, Field(ge=0, description="skip up to this many unreadable rows")] = 0
+    max_bad_rows: BadRowLimit = A_FEW
+    strict: bool = Field(False, description="skip no bad row at all")
+    columns: dict[str, str] = Field(
+        {}, description="what a column holds → its name, with dots into nested fields, such as chosen: answers.0.text"
+    )
     strength: StrengthRule = StrengthRule()
     pairing: PairRule = PairRule()
 
     @model_validator(mode="after")
-    def _has_a_place(self) -> Self:
-        among(SOURCES, self.source, ("data", "source"), f"unknown name '{self.source}'")
-        if self.path is None and SOURCES[self.source].hub is None:
-            raise ValueError(f"source '{self.source}' needs a path")
+    def _fits_together(self) -> Self:
+        if self.source != AUTO:
+            among(SOURCES, self.source, ("data", "source"), f"unknown name '{self.source}'")
+        elif self.columns:
+            for name in self.columns:
+                among(TARGETS, name, ("data", "columns"), f"'{name}' is nothing that a row is read for")
+        if self.strict and "max_bad_rows" in self.model_fields_set and self.max_bad_rows:
+            raise ValueError("strict skips no bad rows, so it does not go with max_bad_rows")
+        self._check_place()
         return self
+
+    def _check_place(self) -> None:
+        if self.path is None and self.official is None:
+            raise ValueError("data needs a path" if self.source == AUTO else f"source '{self.source}' needs a path")
+
+    @property
+    def official(self) -> HubData | None:
+        """The source's own data on the Hub, if it has any and it is known which source it is."""
+        return None if self.source == AUTO else SOURCES[self.source].hub
 
     @property
     def place(self) -> str:
         """The given path, or the source's own on the Hub."""
-        official = SOURCES[self.source].hub
-        return self.path or (official.path if official is not None else "")
+        return self.path or (self.official.path if self.official is not None else "")
+
+    @property
+    def allowed_bad_rows(self) -> int | float:
+        return 0 if self.strict else self.max_bad_rows
+
+
+class MixedRows(RowsRecipe):
+    weight: Positive = Field(
+        1.0,
+        description="how often its rows are seen for each time that those of weight 1 are; of 0.5, half the prompts",
+    )
 
 
 class DataRecipe(RowsRecipe):
+    mix: dict[Name, MixedRows] = Field(
+        {},
+        description="several sources instead of one path: each by a name, with a weight",
+        json_schema_extra=names_only,
+    )
     max_length: Count = Field(MAX_LENGTH, description="most tokens in a prompt with its response")
     validation: ValidationRecipe = ValidationRecipe()
+
+    def _check_place(self) -> None:
+        if not self.mix:
+            super()._check_place()
+            return
+        for name in RowsRecipe.model_fields:
+            if name in self.model_fields_set:
+                raise error_at(("data", name), "with a mix, this belongs to its parts")
+
+    @property
+    def parts(self) -> dict[str, MixedRows]:
+        """The data by part; one part without a name, if it is not a mixture."""
+        own = {name: getattr(self, name) for name in RowsRecipe.model_fields}
+        return self.mix or {"": MixedRows(**own)}
 
 
 class PilotsRecipe(DefaultBudget, TrainingOverrides):

@@ -8,7 +8,8 @@ import numpy as np
 
 from unmdpo.catalog.objectives import INITIAL
 from unmdpo.data.identity import Prompt
-from unmdpo.pipeline.artifacts import EVIDENCE, METRICS, prompt_of
+from unmdpo.data.table import prompt_of
+from unmdpo.pipeline.artifacts import EVIDENCE, METRICS
 from unmdpo.pipeline.run import Run
 from unmdpo.pipeline.stages.evaluation import JUDGEMENT_STAGE
 from unmdpo.pipeline.stages.pilots import OOF_STAGE

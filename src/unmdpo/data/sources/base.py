@@ -2,12 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple
 
+from unmdpo.data.bad import BadRows
 from unmdpo.data.comparison import Comparison
-from unmdpo.data.identity import Prompt
-from unmdpo.data.rows import BadRows, Row
+from unmdpo.data.identity import Message, Prompt
+from unmdpo.data.rows import Row
 from unmdpo.data.strength import PairRule, StrengthRule
 from unmdpo.errors import UserError
 
@@ -37,6 +38,9 @@ class Source(ABC):
     shapes: ClassVar[tuple[frozenset[str], ...]]  # a row with all columns of one of these sets fits
     labels: ClassVar[str] = "strength labels"
     hub: ClassVar[HubData | None] = None
+    also: ClassVar[tuple[str, ...]] = ()  # other data sets of this shape, by their names on the Hub
+    strength: ClassVar[str]  # where the strength comes from, in words
+    thresholds: ClassVar[tuple[float, ...] | None] = None  # of margins, if the data has usual ones; else quantiles
     split_column: ClassVar[str | None] = None  # set if one file holds several splits
     uses: ClassVar[frozenset[str]] = frozenset()  # the settings this source reads
 
@@ -46,9 +50,26 @@ class Source(ABC):
             if name not in self.uses and getattr(self.settings, name) != default:
                 raise UserError(f"this data comes with {self.labels}, so {name} settings do not apply to it")
 
+    @classmethod
+    def fits(cls, row: Row) -> bool:
+        return any(columns <= row.values.keys() for columns in cls.shapes)
+
+    @property
+    def rule(self) -> StrengthRule:
+        """How margins are cut: as the user says, or as is usual for this data."""
+        given = self.settings.strength
+        usual = self.thresholds is not None and given.thresholds is None and given.levels == len(self.thresholds) + 1
+        return given.model_copy(update={"thresholds": self.thresholds}) if usual else given
+
     @abstractmethod
     def comparisons(self, rows: Iterable[Row], bad: BadRows) -> Iterator[Comparison]:
-        """All comparisons in `rows`, ties included as strength 0."""
+        """All comparisons in `rows`, ties included as strength or margin 0."""
+
+    def all_of(self, rows: Iterable[Row], bad: BadRows) -> list[Comparison]:
+        """The same in memory, with all strengths cut."""
+        found = list(self.comparisons(rows, bad))
+        levels = iter(self.rule.cut([row.margin for row in found if row.margin is not None]))
+        return [row if row.margin is None else replace(row, strength=next(levels), margin=None) for row in found]
 
 
 class Unlabelled(NamedTuple):
@@ -59,6 +80,21 @@ class Unlabelled(NamedTuple):
     second: str
     domain: str = ""
     language: str = ""
+
+    def compare(self, row: Row, label: float, votes: tuple[int, ...] = (), margin: float | None = None) -> Comparison:
+        """The comparison, of strength |label|; a positive label and positive votes prefer the second response."""
+        second = label > 0
+        return Comparison(
+            prompt=self.prompt,
+            chosen=self.second if second else self.first,
+            rejected=self.first if second else self.second,
+            strength=int(abs(label)),
+            source=row.origin,
+            domain=self.domain,
+            language=self.language,
+            votes=votes if second else tuple(-vote for vote in votes),
+            margin=margin,
+        )
 
 
 class AnnotatedSource(Source):
@@ -82,18 +118,11 @@ class AnnotatedSource(Source):
         """Each annotator's signed strength; positive prefers the second response."""
 
     def comparison(self, row: Row) -> Comparison:
-        texts, label, votes = self.unlabelled(row), self.label(row), self.votes(row)
-        second = label > 0
-        return Comparison(
-            prompt=texts.prompt,
-            chosen=texts.second if second else texts.first,
-            rejected=texts.first if second else texts.second,
-            strength=abs(label),
-            source=row.origin,
-            domain=texts.domain,
-            language=texts.language,
-            votes=votes if second else tuple(-vote for vote in votes),
-        )
+        return self.unlabelled(row).compare(row, self.label(row), self.votes(row))
 
     def comparisons(self, rows: Iterable[Row], bad: BadRows) -> Iterator[Comparison]:
         return bad.parse(rows, self.comparison)
+
+
+def asked(text: str) -> Prompt:
+    return (Message("user", text),)

@@ -10,6 +10,7 @@ from unmdpo.data.sources.helpsteer3 import MAX_STRENGTH, annotator_scores
 
 # All votes come before the three that formed the label, because those were selected for their agreement.
 VOTES = ("all_preferences_unprocessed", "three_most_similar_preferences")
+NEITHER = -100  # an annotator found neither response valid
 TURN = re.compile(r"<extra_id_1>(User|Assistant)\n")
 
 
@@ -20,6 +21,7 @@ class HelpSteer2(AnnotatedSource):
         "nvidia/HelpSteer2", data_dir="preference", pairs=6_766, prompts=6_765, validation_rows=448
     )
     split_column: ClassVar = "split"
+    strength: ClassVar = "|`preference_strength`|, 1–3"
 
     def unlabelled(self, row: Row) -> Unlabelled:
         prompt = row.check_prompt("prompt", marked_turns(row, row.text("prompt")))
@@ -30,7 +32,7 @@ class HelpSteer2(AnnotatedSource):
 
     def votes(self, row: Row) -> tuple[int, ...]:
         column = next((name for name in VOTES if name in row), None)
-        return () if column is None else annotator_scores(row, column, "strength")
+        return () if column is None else annotator_scores(row, column, "strength", NEITHER)
 
 
 def marked_turns(row: Row, text: str) -> Prompt:

@@ -1,11 +1,14 @@
 """From files to comparisons, panels of prompts, and tokens."""
 
 import warnings
+from collections import Counter
 from pathlib import Path
 
-from unmdpo.data import Comparisons, DataRef, SourceSettings, load_comparisons
+import numpy as np
+
 from unmdpo.data.domains import modal_domains
-from unmdpo.data.panels import read_prompts, sample_panel, split_prompts
+from unmdpo.data.panels import read_prompts, sample_panel
+from unmdpo.data.table import joined
 from unmdpo.engine.models import context_length
 from unmdpo.engine.pairs.encode import EncodedPairs, Encoder
 from unmdpo.engine.settings import ModelSource
@@ -14,18 +17,19 @@ from unmdpo.pipeline.artifacts import COMPARISONS, PAIRS, PANEL, VALIDATION, Pan
 from unmdpo.pipeline.graph import Files, Graph
 from unmdpo.pipeline.stage import Job, Kind, Notes, PinnedModel, Stage
 from unmdpo.pipeline.stages.convert import converted_model
-from unmdpo.recipe.settings import RowsRecipe, ValidationRecipe
+from unmdpo.pipeline.stages.loaded import Loaded
+from unmdpo.recipe.settings import MixedRows, ValidationRecipe
 from unmdpo.settings import Strict
 
 
 class ComparisonsSettings(Strict):
-    rows: RowsRecipe
+    parts: dict[str, MixedRows]  # by name; one without a name if the data is not a mixture
     held_out: ValidationRecipe | None  # set if validation is a share of the training prompts
     files: Files
 
 
 class ValidationSettings(Strict):
-    rows: RowsRecipe
+    parts: dict[str, MixedRows]
     validation: ValidationRecipe
     files: Files
 
@@ -46,23 +50,18 @@ def comparisons(graph: Graph) -> Stage[ComparisonsSettings]:
     """The training comparisons; the only validation setting that affects them is a held-out share."""
     data = graph.recipe.data
     settings = ComparisonsSettings(
-        rows=_rows(graph),
+        parts=data.parts,
         held_out=data.validation if data.validation.fraction is not None else None,
-        files=graph.files([data.path]),
+        files=graph.files(part.path for part in data.parts.values()),
     )
     return graph.stage(COMPARISONS_STAGE, settings, {})
 
 
 def validation(graph: Graph) -> Stage[ValidationSettings]:
     data = graph.recipe.data
-    settings = ValidationSettings(
-        rows=_rows(graph), validation=data.validation, files=graph.files([data.path, data.validation.path])
-    )
+    places = [*(part.path for part in data.parts.values()), data.validation.path]
+    settings = ValidationSettings(parts=data.parts, validation=data.validation, files=graph.files(places))
     return graph.stage(VALIDATION_STAGE, settings, {})
-
-
-def _rows(graph: Graph) -> RowsRecipe:
-    return RowsRecipe(**{name: getattr(graph.recipe.data, name) for name in RowsRecipe.model_fields})
 
 
 def panel(graph: Graph, name: str) -> Stage[PanelSettings]:
@@ -86,44 +85,33 @@ def encoded(graph: Graph, model: ModelSource, suffix: str = "") -> Stage[Encoded
 
 
 def read_comparisons(job: Job[ComparisonsSettings]) -> Notes:
-    """Reads the training rows, without ties and held-out prompts."""
-    loaded = _load(job.settings.rows)
-    excluded = _held_out(job.settings.held_out, loaded)
-    rows = [row for row in loaded.rows if row.prompt_hash not in excluded]
-    job.save(COMPARISONS, rows)
-    return {
-        "comparisons": len(rows),
-        "prompts": len({row.prompt_hash for row in rows}),
-        "ties": len(loaded.ties),
-        "skipped": [str(error) for error in loaded.skipped],
-    }
+    """Reads the training rows, without ties and held-out prompts; what is read stays on disk until it is written."""
+    with Loaded.of(job, job.settings.parts) as loaded:
+        excluded = loaded.held_out(job.settings.held_out)
+        rows = joined(loaded.training(excluded))
+        job.save(COMPARISONS, rows)
+        by_part = Counter(rows.column("part"))
+        prompts = len(set(rows.prompt_hashes()))
+    shares = {"parts": dict(by_part)} if len(job.settings.parts) > 1 else {}
+    return {"comparisons": len(rows), "prompts": prompts, **loaded.notes, **shares}
 
 
 def read_validation(job: Job[ValidationSettings]) -> Notes:
     """Reads rows with prompts for evaluation, including ties, since only the prompts are used."""
-    rows, spec = job.settings.rows, job.settings.validation
-    if spec.fraction is not None:
-        loaded = _load(rows)
-        held_out = _held_out(spec, loaded)
-        kept = [row for row in (*loaded.rows, *loaded.ties) if row.prompt_hash in held_out]
-    else:
-        elsewhere = spec.path is not None
-        loaded = _load(rows, spec.path if elsewhere else rows.place, "train" if elsewhere else spec.split)
-        kept = [*loaded.rows, *loaded.ties]
-    job.save(VALIDATION, kept)
-    return {"rows": len(kept), "prompts": len({row.prompt_hash for row in kept})}
-
-
-def _held_out(spec: ValidationRecipe | None, loaded: Comparisons) -> set[str]:
-    if spec is None or spec.fraction is None:
-        return set()
-    return split_prompts((row.prompt_hash for row in loaded.rows), spec.fraction, spec.seed)
-
-
-def _load(rows: RowsRecipe, path: str | None = None, split: str | None = None) -> Comparisons:
-    ref = DataRef(path or rows.place, split or rows.split, rows.revision, rows.config)
-    settings = SourceSettings(strength=rows.strength, pairing=rows.pairing)
-    return load_comparisons(ref, source=rows.source, settings=settings, max_bad_rows=rows.max_bad_rows)
+    parts, spec = job.settings.parts, job.settings.validation
+    if spec.path is not None:
+        (first, *_) = parts.values()
+        parts = {"": first.model_copy(update={"path": spec.path, "split": "train"})}
+    elif spec.fraction is None:
+        parts = {name: part.model_copy(update={"split": spec.split}) for name, part in parts.items()}
+    with Loaded.of(job, parts) as loaded:
+        rows = joined([table for part in loaded.parts.values() for table in (part.rows, part.ties)])
+        if spec.fraction is not None:
+            held_out = loaded.held_out(spec)
+            rows = rows.where(np.fromiter((name in held_out for name in rows.prompt_hashes()), bool, len(rows)))
+        job.save(VALIDATION, rows)
+        prompts = len(set(rows.prompt_hashes()))
+    return {"rows": len(rows), "prompts": prompts, **loaded.notes}
 
 
 def draw_panel(job: Job[PanelSettings]) -> Notes:

@@ -78,7 +78,7 @@ def embed(job: Job[ModelSettings]) -> Notes:
     done = [EMBEDDINGS.read(path) for path in parts]
     done = Ranks.current().share(done)  # the others may have looked before the first rank cleaned up
     embedder = open_to_read(source, partial(Embedder, device=local_device()))
-    batches = embed_prompts(embedder, Encoder.of(source), index.prompts, start=sum(map(len, done)))
+    batches = embed_prompts(embedder, Encoder.of(source), index.prompts(rows), start=sum(map(len, done)))
     waiting: list[torch.Tensor] = []
     for batch in batches:
         waiting.append(batch)
