@@ -275,6 +275,15 @@ SHAPES: dict[str, Shape] = {
         [("Seven.", "Nine.", 2)],
         left_out=1,
     ),
+    "AlpacaEval": Shape(
+        "alpaca-eval",
+        [{"instruction": "Name a prime.", "output_1": "Nine.", "output_2": "Seven.", "generator_1": "a", "generator_2": "b",
+          "dataset": "koala", "annotator": "x", "preference": value} for value in (1.9, 1.1, 1.5, 0, None, 1.6)],
+        [("Seven.", "Nine.", 3), ("Nine.", "Seven.", 3), ("Seven.", "Nine.", 1), ("Nine.", "Seven.", 0),
+         ("Nine.", "Seven.", 0)],
+        settings={"thresholds": (0.5, 0.75)},
+        left_out=1,
+    ),
     "Skywork": Shape("preference", [{"chosen": talk("Seven."), "rejected": talk("Nine."), "source": "m"}], [BETTER]),
     "Tülu 3": Shape(
         "preference",

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from unmdpo.data.rows import Row
+from unmdpo.data.sources.alpaca_eval import AlpacaEval
 from unmdpo.data.sources.arena import Arena
 from unmdpo.data.sources.base import Source, SourceSettings
 from unmdpo.data.sources.helpsteer import HelpSteerRatings
@@ -36,6 +37,7 @@ SOURCES: dict[str, type[Source]] = {
     "safe-rlhf": SafeHelpful,
     "safe-rlhf-harmless": SafeHarmless,
     "arena": Arena,
+    "alpaca-eval": AlpacaEval,
     "hh": HelpfulHarmless,
     "good-and-bad": GoodAndBad,
     "preference": Preference,
