@@ -157,7 +157,7 @@ def test_terminals_without_greek(write):
 def test_a_folder_is_no_target(write, target):
     result = run("audit", "support", write([helpsteer3_row()]), "--json", target)
     assert result.exit_code == 2
-    assert "--json should name a file" in result.output
+    assert "should go to a file" in result.output
 
 
 def test_long_target_names_work(write, tmp_path):

@@ -50,7 +50,7 @@ def support(
     from unmdpo.placement import StrengthMap
     from unmdpo.settings import resolve
 
-    _check_target(json_file)
+    check_target(json_file)
     rule = {"levels": levels, "column": strength_column, "thresholds": _numbers("--thresholds", thresholds)}
     settings = SourceSettings(
         strength=resolve(StrengthRule, rule, "strength"),
@@ -80,7 +80,7 @@ def strength(
     from unmdpo.data import DataRef
     from unmdpo.data.bad import limit_of
 
-    _check_target(json_file)
+    check_target(json_file)
     result = audit_strength(
         DataRef(data, None, revision, config), source=source, max_bad_rows=limit_of(max_bad_rows, strict=strict)
     )
@@ -97,12 +97,12 @@ def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:
         raise UserError(f"{option} should be numbers separated by commas, not '{text}'") from error
 
 
-def _check_target(path: Path | None) -> None:
+def check_target(path: Path | None) -> None:
     """Checks before the work, not after it, that the result can be written."""
     if path is None:
         return
     if not path.name or path.is_dir():
-        raise UserError(f"--json should name a file, not the folder '{path}'")
+        raise UserError(f"the result should go to a file, not the folder '{path}'")
     if not path.parent.is_dir():
         raise UserError(f"{path}: the folder {path.parent} does not exist")
 

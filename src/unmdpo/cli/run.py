@@ -45,6 +45,7 @@ def run(
 ) -> None:
     """Run a recipe; finished stages are not run again. Inside a torchrun job, its ranks share the models."""
     from unmdpo.cli.progress import shown_progress
+    from unmdpo.pipeline.accounting import account
     from unmdpo.pipeline.executors import execute
     from unmdpo.pipeline.executors.local import default_jobs, most_ranks
 
@@ -63,6 +64,9 @@ def run(
         return  # the first rank speaks for all
     if run.summarized:
         show_summary(run.summary)
+    counted = account(run)
+    if counted is not None:
+        typer.echo(f"data: {counted.line()}")
     typer.echo(f"run: {run.folder}", err=True)
 
 

@@ -150,6 +150,13 @@ def recognize(ref: DataRef, columns: Mapping[str, str] | None = None) -> str:
     raise unrecognized or UserError(f"{ref.path}: no readable rows")
 
 
+def first_row(ref: DataRef, reading: Reading) -> Row:
+    """One row, as the source sees it."""
+    for row in renamed(islice(read_rows(ref, BadRows()), 1), reading.columns):
+        return row
+    raise UserError(f"{ref.path}: no readable rows")
+
+
 def _recognize_renamed(ref: DataRef, columns: Mapping[str, str]) -> str:
     """Named columns are those of scored responses, or else of pairs."""
     for row in islice(read_rows(replace(ref, split=None), BadRows()), 1):

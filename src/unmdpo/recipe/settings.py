@@ -69,7 +69,7 @@ class RowsRecipe(Strict):
     config: str | None = Field(None, description="configuration of a Hub dataset, or a subfolder")
     split: str = "train"
     max_bad_rows: BadRowLimit = A_FEW
-    strict: bool = Field(False, description="skip no bad row at all")
+    strict: bool = Field(False, description="skip no bad row at all, whatever max_bad_rows says")
     columns: dict[str, str] = Field(
         {}, description="what a column holds → its name, with dots into nested fields, such as chosen: answers.0.text"
     )
@@ -83,8 +83,6 @@ class RowsRecipe(Strict):
         elif self.columns:
             for name in self.columns:
                 among(TARGETS, name, ("data", "columns"), f"'{name}' is nothing that a row is read for")
-        if self.strict and "max_bad_rows" in self.model_fields_set and self.max_bad_rows:
-            raise ValueError("strict skips no bad rows, so it does not go with max_bad_rows")
         self._check_place()
         return self
 
@@ -127,8 +125,8 @@ class DataRecipe(RowsRecipe):
         if not self.mix:
             super()._check_place()
             return
-        for name in RowsRecipe.model_fields:
-            if name in self.model_fields_set:
+        for name, field in RowsRecipe.model_fields.items():
+            if getattr(self, name) != field.default:
                 raise error_at(("data", name), "with a mix, this belongs to its parts")
 
     @property

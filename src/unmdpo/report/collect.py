@@ -9,6 +9,7 @@ import numpy as np
 from unmdpo.catalog.objectives import INITIAL
 from unmdpo.data.identity import Prompt
 from unmdpo.data.table import prompt_of
+from unmdpo.pipeline.accounting import Account, account
 from unmdpo.pipeline.artifacts import EVIDENCE, METRICS
 from unmdpo.pipeline.run import Run
 from unmdpo.pipeline.stages.evaluation import JUDGEMENT_STAGE
@@ -66,6 +67,7 @@ class Facts:
     scales: list[ScaleFacts] = field(default_factory=list)
     costs: list[Cost] = field(default_factory=list)
     panels: list[PanelFacts] = field(default_factory=list)
+    data: Account | None = None  # None if nothing was read yet
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -89,6 +91,7 @@ def collect(run: Run, truth: Truth | None = None) -> Facts:
         ],
         costs=[_cost(name, artifact.manifest) for name, artifact in finished.items()],
         panels=list(_panels(run)),
+        data=account(run),
     )
 
 

@@ -55,6 +55,7 @@ def render(facts: Facts) -> str:
         policies=facts.run.recipe.candidates,
         scales=[_scale(scale) for scale in facts.scales],
         panels=[_panel(facts, panel) for panel in facts.panels],
+        data=facts.data,
         costs=sorted(facts.costs, key=lambda cost: -cost.seconds),
         pilot_share=facts.pilot_share,
         artifacts=[

@@ -1,0 +1,204 @@
+"""`unmdpo look` and `unmdpo init`: from a file of preferences to a first recipe."""
+
+import json
+from pathlib import Path
+from textwrap import fill
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unmdpo.cli.audit import Config, Data, Json, MaxBadRows, Revision, Source, StrictRows, check_target
+
+if TYPE_CHECKING:
+    from unmdpo.audit.look import Look
+    from unmdpo.data.load import DataRef
+    from unmdpo.engine.settings import ModelSource
+    from unmdpo.recipe.draft import Draft
+
+WIDTH, LABEL = 110, 11
+DEFAULT_MODEL, DEFAULT_SIZE = "HuggingFaceTB/SmolLM2-135M-Instruct", 134_515_008
+
+Split = Annotated[str, typer.Option(help="The split to read, or 'all'.")]
+Model = Annotated[str | None, typer.Option(help="A model's folder, Hub name or GGUF file, to count tokens.")]
+Against = Annotated[
+    list[str] | None, typer.Option(help="Prompts that should not be in the data, such as a panel's; repeatable.")
+]
+
+
+def look(
+    data: Data,
+    model: Model = None,
+    source: Source = "auto",
+    split: Split = "train",
+    revision: Revision = None,
+    config: Config = None,
+    against: Against = None,
+    max_bad_rows: MaxBadRows = "1%",
+    strict: StrictRows = False,
+    html: Annotated[Path | None, typer.Option("--html", help="Also write a page about it.")] = None,
+    json_file: Json = None,
+) -> None:
+    """Look at preference data before anything: what is in it, what may be wrong, and a recipe for it."""
+    from unmdpo.data.load import DataRef
+
+    for path in (html, json_file):
+        check_target(path)
+    ref = DataRef(data, None if split == "all" else split, revision, config)
+    seen, draft = _seen(ref, source, model, against or [], max_bad_rows, strict)
+    for label, text in facts(seen):
+        typer.echo(fill(f"{label:<{LABEL}} {text}", WIDTH, subsequent_indent=" " * (LABEL + 1)))
+    typer.echo(f"\na recipe for it (`unmdpo init` writes it):\n\n{draft.text()}", nl=False)
+    if html is not None:
+        from unmdpo.report.look import write_look
+
+        typer.echo(f"written to {write_look(seen, facts(seen), draft.text(), html)}")
+    if json_file is not None:
+        from unmdpo.files import write_text
+
+        write_text(json_file, json.dumps(seen.to_dict(), indent=2, ensure_ascii=False) + "\n")
+        typer.echo(f"written to {json_file}")
+
+
+def init(
+    data: Data,
+    model: Model = None,
+    source: Source = "auto",
+    split: Split = "train",
+    revision: Revision = None,
+    config: Config = None,
+    max_bad_rows: MaxBadRows = "1%",
+    out: Annotated[Path | None, typer.Option(help="The recipe's file; default: named after the data.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that exists.")] = False,
+) -> None:
+    """Write a first recipe for preference data."""
+    from unmdpo.data.load import DataRef
+    from unmdpo.errors import UserError
+    from unmdpo.files import write_text
+    from unmdpo.recipe import load_recipe
+
+    check_target(out)
+    ref = DataRef(data, None if split == "all" else split, revision, config)
+    _, draft = _seen(ref, source, model, [], max_bad_rows, strict=False)
+    path = out or Path(f"{draft.name}.yaml")
+    if path.exists() and not force:
+        raise UserError(f"{path} exists: choose another name with --out, or write over it with --force")
+    write_text(path, draft.text())
+    load_recipe(str(path))
+    typer.echo(f"{path}: {draft.comparisons:,} comparisons\nnext: unmdpo plan {path} && unmdpo run {path}")
+
+
+def _seen(
+    ref: "DataRef", source: str, model: str | None, against: list[str], max_bad_rows: str, strict: bool
+) -> "tuple[Look, Draft]":
+    from unmdpo.audit.look import look as look_at
+    from unmdpo.data.bad import limit_of
+    from unmdpo.data.load import Reading
+    from unmdpo.recipe.draft import LENGTHS, Draft, fitting_length
+
+    seen, sample = look_at(ref, Reading(source, max_bad_rows=limit_of(max_bad_rows, strict=strict)), against)
+    parameters: int | None = DEFAULT_SIZE if model is None else None
+    longest: int | None = None
+    chosen = _model(model) if model is not None else None
+    if chosen is not None:
+        from unmdpo.pipeline.measure import facts_of, measure
+
+        seen.tokens, known = measure(chosen, sample), facts_of(chosen)
+        parameters = known.parameters
+        longest = fitting_length({most: seen.tokens.over(most) for most in LENGTHS}, known.context)
+    draft = Draft(
+        path=ref.path,
+        source=seen.source,
+        model=chosen.path if chosen is not None else DEFAULT_MODEL,
+        gguf_file=None if chosen is None else chosen.gguf_file,
+        comparisons=seen.comparisons,
+        prompts=seen.prompts,
+        parameters=parameters,
+        max_length=longest,
+        split=ref.split or "train",
+        config=ref.config,
+        revision=ref.revision,
+        validation_split="the split 'validation'" in seen.leaked,
+    )
+    return seen, draft
+
+
+def _model(name: str) -> "ModelSource":
+    from unmdpo.engine.settings import ModelSource
+
+    path = Path(name)
+    if path.suffix == ".gguf":
+        return ModelSource(path=str(path.parent), gguf_file=path.name)
+    return ModelSource(path=name)
+
+
+def facts(seen: "Look") -> list[tuple[str, str]]:
+    """What was seen, a line for each subject."""
+    return [*_what(seen), *_texts(seen), *_doubts(seen), ("strength", seen.strength_means)]
+
+
+def _what(seen: "Look") -> list[tuple[str, str]]:
+    from unmdpo.audit.look import shares
+
+    columns = ", ".join(seen.columns)
+    split = f", split '{seen.split}'" if seen.split else ", all splits"
+    rows = [f"{seen.read:,} read", f"{seen.bad:,} bad", f"{sum(seen.left_out.values()):,} without a comparison"]
+    lines = [
+        ("data", f"{seen.path}{split}"),
+        ("source", f"{seen.source}, by its columns {columns}; strength from {seen.strength_from}"),
+        ("rows", " · ".join([*rows, f"{seen.ties:,} ties", f"{seen.comparisons:,} comparisons"])),
+    ]
+    lines += [("", f"{count:,}: {why}") for why, count in seen.left_out.items()]
+    if seen.both_bad:
+        lines.append(("", f"{seen.both_bad:,} of the ties say that both are bad"))
+    several = f"{seen.several_pairs:,} with several pairs, up to {seen.pairs_per_prompt.most:,}"
+    lines.append(("prompts", f"{seen.prompts:,}, {several if seen.several_pairs else 'each with one pair'}"))
+    lines.append(("strengths", shares(seen.strengths)))
+    if seen.voted:
+        lines.append(("votes", f"{seen.voted:,} comparisons have votes of several annotators"))
+    if set(seen.domains) != {""}:
+        lines.append(("domains", shares(seen.domains)))
+    return lines
+
+
+def _texts(seen: "Look") -> list[tuple[str, str]]:
+    from unmdpo.audit.look import percent, shares
+
+    lengths = [
+        f"{what} {spread.median:,} ({spread.high:,}, {spread.most:,})"
+        for what, spread in (
+            ("prompt", seen.prompt_length), ("chosen", seen.chosen_length), ("rejected", seen.rejected_length),
+        )
+    ]  # fmt: skip
+    system = f"; {seen.system_messages:,} with a system message" if seen.system_messages else ""
+    lines = [
+        ("languages", shares(seen.languages)),
+        ("turns", shares(seen.turns) + system),
+        ("characters", f"{', '.join(lengths)}: median (95th percentile, most)"),
+        ("", f"the chosen answer is longer in {percent(seen.chosen_longer)}"),
+    ]
+    if seen.tokens is not None:
+        tokens = seen.tokens
+        over = ", ".join(f"{percent(tokens.over(most))} over {most:,}" for most in (512, 1024, 2048, 4096))
+        spreads = (("prompt", tokens.prompt), ("response", tokens.response))
+        sizes = ", ".join(f"{what} {spread.median:,} ({spread.most:,})" for what, spread in spreads)
+        lines.append(("tokens", f"of {tokens.sampled:,} sampled: {sizes}; {over}"))
+        lines += [("", remark) for remark in tokens.remarks]
+    return lines
+
+
+def _doubts(seen: "Look") -> list[tuple[str, str]]:
+    from unmdpo.audit.look import percent
+
+    doubts = {
+        "repeated": seen.repeated,
+        "pairs judged both ways": seen.contradicted,
+        "chosen equals rejected": seen.same_answer,
+        "empty answers": seen.empty_answers,
+    }
+    found = [f"{count:,} {what}" for what, count in doubts.items() if count]
+    if seen.cut_off:
+        found.append(f"{percent(seen.cut_off / seen.answers)} of the answers may be cut off")
+    lines = [("doubts", " · ".join(found) or "none")]
+    for place, count in seen.leaked.items():
+        lines.append(("leaks", f"{count:,} prompts of {place} are here too" if count else f"none from {place}"))
+    return lines

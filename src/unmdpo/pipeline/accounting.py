@@ -1,0 +1,38 @@
+"""What became of every row: read, bad, left out, tied, too long, used. Nothing is dropped without a number here."""
+
+from dataclasses import dataclass, field
+
+from unmdpo.engine.pairs.encode import TOLD
+from unmdpo.pipeline.run import Run
+from unmdpo.pipeline.stages.data import COMPARISONS_STAGE, ENCODED_STAGE
+
+
+@dataclass(frozen=True)
+class Account:
+    """Counts in the order in which rows are lost, and remarks about those that are used."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    parts: dict[str, int] = field(default_factory=dict)  # comparisons of each part of a mixture
+    remarks: list[str] = field(default_factory=list)
+
+    def line(self) -> str:
+        """`7,545 rows read · 1 bad · 30 ties · 7,514 comparisons`."""
+        return " · ".join(f"{count:,} {what}" for what, count in self.counts.items())
+
+
+def account(run: Run) -> Account | None:
+    """From the manifests of what is finished; None before anything was read."""
+    comparisons, encoded = (run.finished.get(kind.name) for kind in (COMPARISONS_STAGE, ENCODED_STAGE))
+    if comparisons is None or "read" not in comparisons.manifest["notes"]:
+        return None
+    notes = comparisons.manifest["notes"]
+    counts = {"rows read": notes["read"], "bad": notes["bad"]}
+    counts |= {f"left out ({why})": count for why, count in notes["left_out"].items()}
+    tied = f"ties ({notes['both_bad']:,} both bad)" if notes["both_bad"] else "ties"
+    counts |= {tied: notes["ties"], "training comparisons": notes["comparisons"]}
+    remarks = []
+    if encoded is not None:
+        lengths = encoded.manifest["notes"]
+        counts |= {"too long or empty": lengths["pairs"] - lengths["valid"], "used": lengths["valid"]}
+        remarks = [f"{count:,} {TOLD[what]}" for what, count in lengths.get("joined", {}).items() if what in TOLD]
+    return Account(counts, notes.get("parts", {}), remarks)

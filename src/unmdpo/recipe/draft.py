@@ -1,0 +1,109 @@
+"""A first recipe for someone's data: short, complete, and with a word about every number in it."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+PAPER_PAIRS = 128 * 150  # what the paper trains on
+SMALL_RATE, PAPER_RATE, PAPER_SIZE = 5e-5, 1e-6, 1e9
+LENGTHS = (512, 1024, 2048, 4096, 8192)
+FEW = 2_000  # comparisons, up to which they are seen twice
+HOLDS = 0.99  # share of comparisons that should fit
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What a recipe is written from."""
+
+    path: str
+    source: str
+    model: str
+    comparisons: int
+    prompts: int
+    gguf_file: str | None = None
+    parameters: int | None = None
+    max_length: int | None = None
+    split: str = "train"
+    config: str | None = None
+    revision: str | None = None
+    validation_split: bool = False  # whether the data has one of its own
+
+    @property
+    def name(self) -> str:
+        """The data's name, as a recipe may be called."""
+        words = re.findall(r"[a-z0-9]+", Path(self.path).name.lower().split(".")[0])
+        return "-".join(words)[:60] or "mine"
+
+    @property
+    def rate(self) -> float:
+        """The paper's for models of its size; small models need more, and 5e-5 served SmolLM2-135M best."""
+        size = self.parameters or PAPER_SIZE
+        scaled = PAPER_RATE * (PAPER_SIZE / size) ** 2
+        return float(f"{min(SMALL_RATE, max(PAPER_RATE, scaled)):.0e}")
+
+    @property
+    def batch(self) -> int:
+        """At most the paper's, and small enough for some twenty updates on what the pilots see."""
+        largest = max(1, int(0.75 * self.comparisons) // 20)
+        return min(128, 1 << (largest.bit_length() - 1))
+
+    @property
+    def budget(self) -> dict[str, object]:
+        if self.comparisons >= PAPER_PAIRS:
+            return {"updates": 150}
+        return {"epochs": 1 if self.comparisons > FEW else 2}
+
+    def text(self) -> str:
+        size = f"{self.parameters / 1e6:,.3g}M parameters" if self.parameters else "a model of unknown size"
+        why = "as in the paper" if self.rate == PAPER_RATE else "the paper's 1e-6 is for 1B and more"
+        training = _flow({**self.budget, "batch": self.batch, "learning_rate": self.rate})
+        panels = f"{{held-out: {{size: {self._panel()}, seed: 1}}}}"
+        lines = [
+            f"name: {self.name}",
+            f"model: {_flow({'path': self.model, 'gguf_file': self.gguf_file})}",
+            f"data:  # {self.comparisons:,} comparisons without ties",
+            *(f"  {line}" for line in _block(self._data())),
+            f"training: {training}  # for {size}; {why}",
+            f"pilots: {_flow({**self.budget, 'folds': 5})}",
+            "scales: {ln: {estimator: pooled, length_normalized: true}}",
+            "policies:",
+            "  dpo: {objective: dpo}",
+            "  ulnm-wr: {objective: ulnm-wr, scale: ln}",
+            "# With a reward model, or another judge, add:",
+            f"# evaluation: {{baseline: dpo, panels: {panels}, judge: {{path: …}}}}",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def _data(self) -> dict[str, object]:
+        data: dict[str, object] = {"source": self.source, "path": self.path}
+        if self.split != "train":
+            data["split"] = self.split
+        data |= {name: value for name in ("config", "revision") if (value := getattr(self, name)) is not None}
+        if self.max_length is not None:
+            data["max_length"] = self.max_length
+        data["validation"] = {"split": "validation"} if self.validation_split else {"fraction": 0.05}
+        return data
+
+    def _panel(self) -> int:
+        """As many as the held-out share has, up to the paper's 200."""
+        return max(1, min(200, round(0.05 * self.prompts)))
+
+
+def fitting_length(shares_over: dict[int, float], context: int | None) -> int:
+    """The shortest limit that nearly all comparisons fit in, within the model's context."""
+    possible = [length for length in shares_over if context is None or length <= context] or [min(shares_over)]
+    return next((length for length in possible if shares_over[length] <= 1 - HOLDS), possible[-1])
+
+
+def _flow(values: dict[str, object]) -> str:
+    """`{a: 1, b: 2}`, without what is not set."""
+    known = {name: value for name, value in values.items() if value is not None}
+    text: str = yaml.safe_dump(known, default_flow_style=True, sort_keys=False, width=10_000, allow_unicode=True)
+    return text.strip()
+
+
+def _block(values: dict[str, object]) -> list[str]:
+    text: str = yaml.safe_dump(values, default_flow_style=None, sort_keys=False, width=10_000, allow_unicode=True)
+    return text.splitlines()

@@ -1,0 +1,89 @@
+"""`look` and `init`, from a file to a run."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.worlds.pipeline import write_data, write_model
+from unmdpo.cli import app
+from unmdpo.recipe import load_recipe
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [*map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("look")
+    write_data(folder / "votes.jsonl", prompts=30)
+    write_model(folder / "model")
+    return folder
+
+
+def test_look_fits_on_a_screen_and_ends_in_a_recipe(place):
+    done = run("look", place / "votes.jsonl", "--model", place / "model")
+    assert done.exit_code == 0, done.output
+    lines = done.output.splitlines()
+    assert len(lines) <= 50
+    assert all(len(line) <= 160 for line in lines)
+    assert "helpsteer3, by its columns context, overall_preference, response1, response2" in " ".join(
+        done.output.split()
+    )
+    assert "60 read · 0 bad" in done.output
+    assert "tokens      of " in done.output
+    assert "general 50 %" in done.output
+    text = done.output[done.output.index("name: ") :]
+    assert load_recipe_text(text, place).data.source == "helpsteer3"
+
+
+def load_recipe_text(text, place):
+    path = place / "printed.yaml"
+    path.write_text(text)
+    return load_recipe(str(path))
+
+
+def test_look_as_json_and_as_a_page(place, tmp_path):
+    done = run("look", place / "votes.jsonl", "--json", tmp_path / "look.json", "--html", tmp_path / "look.html")
+    assert done.exit_code == 0, done.output
+    seen = json.loads((tmp_path / "look.json").read_text())
+    assert seen["look"]["read"] == 60
+    page = (tmp_path / "look.html").read_text()
+    assert "<script" not in page
+    assert "policies:" in page
+
+
+def test_a_page_escapes_what_the_data_says(write, tmp_path):
+    rows = [
+        {"prompt": f"{i}?", "chosen": "a", "rejected": "b", "strength": 1 + i % 2, "domain": f"<b>{i}</b>"}
+        for i in range(3)
+    ]
+    assert run("look", write(rows), "--html", tmp_path / "x.html").exit_code == 0
+    page = (tmp_path / "x.html").read_text()
+    assert "&lt;b&gt;" in page
+    assert "<b>" not in page
+
+
+def test_init_writes_a_recipe_that_runs(place, monkeypatch):
+    monkeypatch.chdir(place)
+    done = run("init", "votes.jsonl", "--model", "model")
+    assert done.exit_code == 0, done.output
+    again = run("init", "votes.jsonl", "--model", "model")
+    assert (again.exit_code, "votes.yaml exists" in again.output) == (2, True)
+    ran = run("run", "votes.yaml", "--store", "store", "--jobs", "1")
+    assert ran.exit_code == 0, ran.output
+    assert "60 rows read · 0 bad · " in ran.output
+    assert " used" in ran.output
+    page = run("report", "votes.yaml", "--store", "store", "--out", "report.html")
+    assert page.exit_code == 0, page.output
+    assert "training comparisons" in (place / "report.html").read_text()
+
+
+def test_what_cannot_be_looked_at(tmp_path, write):
+    assert run("look", tmp_path / "none.jsonl").exit_code == 2
+    assert "no such file or folder" in run("look", tmp_path / "none.jsonl").output
+    unknown = run("look", write([{"a": 1}]))
+    assert (unknown.exit_code, "match no known source" in unknown.output) == (2, True)
+    folder = run("init", write([{"a": 1}]), "--out", tmp_path)
+    assert (folder.exit_code, "should go to a file" in folder.output) == (2, True)

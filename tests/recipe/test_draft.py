@@ -1,0 +1,57 @@
+"""A drafted recipe is a recipe, and its numbers fit the data."""
+
+import pytest
+
+from unmdpo.recipe import load_recipe
+from unmdpo.recipe.draft import Draft, fitting_length
+
+
+def draft(comparisons, **changes):
+    given = {"path": "d/My data.v2.jsonl.gz", "source": "preference", "model": "m", "prompts": comparisons} | changes
+    return Draft(comparisons=comparisons, **given)
+
+
+@pytest.mark.parametrize("comparisons", [1, 7, 60, 900, 5_000, 40_000])
+def test_a_draft_loads_and_its_batch_fits_what_pilots_see(tmp_path, comparisons):
+    made = draft(comparisons)
+    path = tmp_path / "r.yaml"
+    path.write_text(made.text())
+    recipe = load_recipe(str(path))
+    assert recipe.name == "my-data"
+    assert recipe.training.batch <= max(1, 0.95 * 0.8 * comparisons)
+    assert recipe.pilots.epochs == recipe.training.epochs
+    assert recipe.scales["ln"].length_normalized
+
+
+@pytest.mark.parametrize(
+    ("parameters", "rate"), [(None, 1e-6), (8e9, 1e-6), (1.24e9, 1e-6), (360e6, 8e-6), (135e6, 5e-5), (1e6, 5e-5)]
+)
+def test_the_rate_follows_the_size(parameters, rate):
+    assert draft(900, parameters=parameters).rate == rate
+
+
+def test_the_paper_s_budget_where_there_is_enough():
+    assert draft(40_000).budget == {"updates": 150}
+    assert draft(40_000).batch == 128
+    assert draft(3_000).budget == {"epochs": 1}
+    assert draft(300).budget == {"epochs": 2}
+
+
+def test_what_the_user_said_stays(tmp_path):
+    made = draft(
+        90, path="nvidia/HelpSteer3", source="helpsteer3", split="all-of-it", config="preference", revision="abc",
+        max_length=1024, validation_split=True, gguf_file="a.gguf",
+    )  # fmt: skip
+    path = tmp_path / "r.yaml"
+    path.write_text(made.text())
+    data = load_recipe(str(path)).data
+    assert (data.split, data.config, data.revision, data.max_length) == ("all-of-it", "preference", "abc", 1024)
+    assert data.validation.split == "validation"
+
+
+def test_a_length_that_nearly_all_fit():
+    over = {512: 0.5, 1024: 0.02, 2048: 0.004, 4096: 0.0}
+    assert fitting_length(over, None) == 2048
+    assert fitting_length(over, 1024) == 1024
+    assert fitting_length({512: 1.0, 1024: 1.0}, None) == 1024
+    assert fitting_length(over, 128) == 512
