@@ -7,23 +7,21 @@ import torch
 
 from unmdpo.audit.look import Spread, Tokens
 from unmdpo.data.comparison import Comparison
-from unmdpo.engine.models import context_length
+from unmdpo.engine.models import longest_input
 from unmdpo.engine.pairs.encode import EncodedPairs, Encoder, longest
 from unmdpo.engine.settings import ModelSource
 from unmdpo.engine.sharding import empty_model
 
 
 class ModelFacts(NamedTuple):
-    parameters: int | None  # None: only known once it is loaded
-    context: int | None
+    parameters: int
+    context: int | None  # None: its configuration does not say
 
 
 def facts_of(source: ModelSource) -> ModelFacts:
     """The model's size and context, from its configuration alone."""
-    if source.gguf_file is not None:
-        return ModelFacts(None, None)
     shape = empty_model(source, torch.bfloat16)
-    return ModelFacts(sum(parameter.numel() for parameter in shape.parameters()), context_length(source))
+    return ModelFacts(sum(parameter.numel() for parameter in shape.parameters()), longest_input(shape.config))
 
 
 def measure(source: ModelSource, rows: Sequence[Comparison]) -> Tokens:

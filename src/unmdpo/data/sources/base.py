@@ -39,7 +39,7 @@ class Source(ABC):
     labels: ClassVar[str] = "strength labels"
     hub: ClassVar[HubData | None] = None
     also: ClassVar[tuple[str, ...]] = ()  # other data sets of this shape, by their names on the Hub
-    strength: ClassVar[str]  # where the strength comes from, in words
+    strength: ClassVar[str] = "its labels"  # where the strength comes from, in words
     thresholds: ClassVar[tuple[float, ...] | None] = None  # of margins, if the data has usual ones; else quantiles
     split_column: ClassVar[str | None] = None  # set if one file holds several splits
     uses: ClassVar[frozenset[str]] = frozenset()  # the settings this source reads
