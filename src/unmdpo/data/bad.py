@@ -100,7 +100,7 @@ class BadRows:
             listed = f"\nall of them are in {listing}"
         if len(self.errors) > self.allowed:
             raise self._too_many(place, listed)
-        warnings.warn(f"{place}: {self._counts()}, and skipped:\n{self._kinds()}{listed}", UnmdpoWarning, stacklevel=3)
+        warnings.warn(f"{place}: {self._counts()}, and skipped:\n{self._kinds()}", UnmdpoWarning, stacklevel=3)
 
     def _too_many(self, place: str, listed: str) -> DataError:
         share = f" ({100 * self.limit:g} %)" if isinstance(self.limit, float) else ""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from unmdpo.engine.pairs.encode import TOLD
+from unmdpo.pipeline.artifacts import BAD_ROWS
 from unmdpo.pipeline.run import Run
 from unmdpo.pipeline.stages.data import COMPARISONS_STAGE, ENCODED_STAGE
 
@@ -26,10 +27,11 @@ def account(run: Run) -> Account | None:
     if comparisons is None or "read" not in comparisons.manifest["notes"]:
         return None
     notes = comparisons.manifest["notes"]
-    counts = {"rows read": notes["read"], "bad": notes["bad"]}
+    bad = f"bad ({comparisons.path / BAD_ROWS.name})" if notes["bad"] else "bad"
+    counts = {"rows read": notes["read"], bad: notes["bad"]}
     counts |= {f"left out ({why})": count for why, count in notes["left_out"].items()}
     tied = f"ties ({notes['both_bad']:,} both bad)" if notes["both_bad"] else "ties"
-    counts |= {tied: notes["ties"], "training comparisons": notes["comparisons"]}
+    counts |= {tied: notes["ties"], "held out": notes["held_out"], "training comparisons": notes["comparisons"]}
     remarks = []
     if encoded is not None:
         lengths = encoded.manifest["notes"]

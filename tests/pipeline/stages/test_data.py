@@ -54,7 +54,7 @@ def test_parts_keep_their_names_and_weights(place):
     assert (notes["read"], notes["parts"], notes["sources"]) == (100, counts, {"a": "preference", "b": "preference"})
     counted = account(run)
     assert counted.parts == counts
-    assert "100 rows read · 0 bad · 0 ties" in counted.line()
+    assert "100 rows read · 0 bad · 0 ties · 10 held out · " in counted.line()
 
 
 def test_weight_one_is_the_parts_one_after_the_other(place):
@@ -87,7 +87,7 @@ def test_bad_rows_are_counted_listed_and_told(place):
         "manifest.json",
         "train.parquet",
     ]
-    assert account(run).counts["bad"] == 2
+    assert account(run).counts[f"bad ({artifact.path / 'bad-rows.jsonl'})"] == 2
     strict = {"path": str(place / "few-bad.jsonl"), "strict": True}
     with pytest.raises(UserError, match="2 of 200 rows are bad") as caught:
         run_of(place, "strict", **strict)

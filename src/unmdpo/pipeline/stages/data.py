@@ -90,10 +90,11 @@ def read_comparisons(job: Job[ComparisonsSettings]) -> Notes:
         excluded = loaded.held_out(job.settings.held_out)
         rows = joined(loaded.training(excluded))
         job.save(COMPARISONS, rows)
+        held_out = loaded.rows_of(excluded)
         by_part = Counter(rows.column("part"))
         prompts = len(set(rows.prompt_hashes()))
     shares = {"parts": dict(by_part)} if len(job.settings.parts) > 1 else {}
-    return {"comparisons": len(rows), "prompts": prompts, **loaded.notes, **shares}
+    return {"comparisons": len(rows), "prompts": prompts, "held_out": held_out, **loaded.notes, **shares}
 
 
 def read_validation(job: Job[ValidationSettings]) -> Notes:

@@ -60,6 +60,12 @@ class Loaded:
         hashes = {name for part in self.parts.values() for name in part.rows.prompt_hashes()}
         return split_prompts(hashes, spec.fraction, spec.seed)
 
+    def rows_of(self, prompts: set[str]) -> int:
+        """How many comparisons these prompts have."""
+        if not prompts:
+            return 0
+        return sum(name in prompts for part in self.parts.values() for name in part.rows.prompt_hashes())
+
     def training(self, excluded: set[str]) -> list[ComparisonTable]:
         """Every part as often as its weight says; of a fraction, that share of its prompts."""
         tables = []
