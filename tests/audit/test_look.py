@@ -67,7 +67,7 @@ def test_leaks_whatever_their_case_and_spaces(write, tmp_path):
 
 
 def test_votes_and_both_bad(write):
-    rows = [battle("model_a"), battle("model_a"), battle("both_bad", "x", "y"), battle(None)]
+    rows = [battle("model_a"), battle("model_a", judge="another"), battle("both_bad", "x", "y"), battle(None)]
     seen = seen_in(write(rows))
     assert (seen.voted, seen.ties, seen.both_bad, seen.left_out) == (1, 1, 1, {"nobody voted": 1})
     assert seen.columns == ("conversation_a", "conversation_b", "winner")

@@ -73,7 +73,7 @@ def test_init_writes_a_recipe_that_runs(place, monkeypatch):
     assert (again.exit_code, "votes.yaml exists" in again.output) == (2, True)
     ran = run("run", "votes.yaml", "--store", "store", "--jobs", "1")
     assert ran.exit_code == 0, ran.output
-    assert "60 rows read · 0 bad · " in ran.output
+    assert "60 rows read · 0 bad · 60 comparisons · " in ran.output
     assert " used" in ran.output
     page = run("report", "votes.yaml", "--store", "store", "--out", "report.html")
     assert page.exit_code == 0, page.output

@@ -56,7 +56,7 @@ def test_negative_margin(tmp_path):
         ({"prompt": "Q", "responses": ["a", "b"], "scores": [1]}, "2 responses but 1 scores"),
         ({"prompt": "Q", "responses": ["a", 3], "scores": [1, 2]}, r"'responses\[1\]' should be text"),
         ({"prompt": "Q", "responses": ["a\ud83d"], "scores": [1]}, "half of a surrogate pair"),
-        ({"prompt": "Q", "response": "r", "score": 1, "domain": 3}, "'domain' should be text"),
+        ({"prompt": "Q", "response": "r", "score": 1, "domain": [3]}, "'domain' should be text"),
     ],
 )
 def test_bad_scored_row(tmp_path, row, message):

@@ -55,10 +55,13 @@ def test_one_broken_row_is_found_in_every_shape(write, name):
 
 def test_repeated_votes_become_votes(write):
     votes = [battle("model_a"), battle("model_b", "Nine.", "Seven."), battle("model_b"), battle("tie")]
+    votes = [vote | {"judge": f"judge {i}"} for i, vote in enumerate(votes)]
     (row,) = load_comparisons(write(votes)).rows
     assert (row.chosen, row.strength, row.votes) == ("Seven.", 1, (1, 1, -1, 0))
-    many = load_comparisons(write([battle("model_a")] * 5)).rows[0]
+    many = load_comparisons(write([battle("model_a", judge=f"judge {i}") for i in range(5)])).rows[0]
     assert (many.strength, len(many.votes)) == (3, 5)
+    again = load_comparisons(write([battle("model_a")] * 5))
+    assert (again.rows[0].strength, again.left_out) == (1, {"the same vote again": 4})
 
 
 def test_both_bad_and_ties_are_kept_apart(write):
@@ -121,6 +124,7 @@ def test_data_without_comparisons_says_so(write, row, says):
         load_comparisons(write([row]))
 
 
+@pytest.mark.filterwarnings("ignore:.*no strengths")
 def test_images_are_refused_in_a_sentence(write):
     prompt = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is this?"}]}]
     with pytest.raises(DataError, match="parts that are not text, such as images"):

@@ -20,6 +20,7 @@ def test_a_draft_loads_and_its_batch_fits_what_pilots_see(tmp_path, comparisons)
     assert recipe.name == "my-data"
     assert recipe.training.batch <= max(1, 0.95 * 0.8 * comparisons)
     assert recipe.pilots.epochs == recipe.training.epochs
+    assert recipe.pilots.folds == (5 if comparisons >= 60 else 2)
     assert recipe.scales["ln"].length_normalized
 
 
@@ -40,7 +41,7 @@ def test_the_paper_s_budget_where_there_is_enough():
 def test_what_the_user_said_stays(tmp_path):
     made = draft(
         90, path="nvidia/HelpSteer3", source="helpsteer3", split="all-of-it", config="preference", revision="abc",
-        max_length=1024, validation_split=True, gguf_file="a.gguf",
+        max_length=1024, validation_split="validation", gguf_file="a.gguf",
     )  # fmt: skip
     path = tmp_path / "r.yaml"
     path.write_text(made.text())
@@ -55,3 +56,12 @@ def test_a_length_that_nearly_all_fit():
     assert fitting_length(over, 1024) == 1024
     assert fitting_length({512: 1.0, 1024: 1.0}, None) == 1024
     assert fitting_length(over, 128) == 512
+
+
+@pytest.mark.parametrize("name", ["2024", "null", "1e3", "true", "no"])
+def test_names_that_yaml_would_take_for_something_else(tmp_path, name):
+    path = tmp_path / "r.yaml"
+    path.write_text(draft(90, path=f"{name}.jsonl", columns={"prompt": "a.b"}, max_bad_rows=0.5, split="all").text())
+    recipe = load_recipe(str(path))
+    assert recipe.name == name
+    assert (recipe.data.columns, recipe.data.max_bad_rows, recipe.data.split) == ({"prompt": "a.b"}, 0.5, "all")

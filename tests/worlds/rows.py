@@ -82,7 +82,7 @@ PREFERENCE = {
         ),
         "begin with turns that differ from 'prompt'",
     ),
-    "null prompt": (preference(prompt=None), "'prompt' should be a list, not missing"),
+    "null prompt": (preference(prompt=None), "'prompt' should be text or a list of messages, not missing"),
     "misspelt prompt": (
         {"promt": "Q", "chosen": "I say yes", "rejected": "I say no", "strength": 1},
         "there is no column 'prompt', but there is 'promt'",

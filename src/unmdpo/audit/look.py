@@ -3,9 +3,10 @@
 import hashlib
 import re
 import tempfile
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,19 +14,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmdpo.audit.support import Edge, prompt_support
+from unmdpo.data.columns import renamed
 from unmdpo.data.comparison import BOTH_BAD, Comparison, Comparisons
-from unmdpo.data.files import data_files
 from unmdpo.data.identity import Prompt
-from unmdpo.data.load import DataRef, Reading, first_row, load
+from unmdpo.data.load import DataRef, Reading, first_rows, load
 from unmdpo.data.panels import read_prompts
 from unmdpo.data.rows import Row
 from unmdpo.data.sources import SOURCES, Source
-from unmdpo.data.sources.preference import Preference
-from unmdpo.data.strength import grade_columns
-from unmdpo.errors import UserError
+from unmdpo.data.sources.preference import Preference, settled
+from unmdpo.errors import UnmdpoWarning, UserError
 from unmdpo.placement import StrengthMap
 
 OTHER_SPLITS = ("validation", "test")
+EVERY = 1 << 62  # bad rows: what else is wrong with another split does not matter here
+MARKUP = re.compile(
+    r"<\|im_start\|>|<\|start_header_id\|>|<start_of_turn>|\[/?INST\]|<\|(user|assistant|system)\|>|<<SYS>>"
+)
 SAMPLE = 2_000  # comparisons that a tokenizer is tried on
 LONG = 80  # characters from which an answer can be said to be cut off
 ENDED = re.compile(r"[.!?…:;\"'”’)\]}>*_`|~=\-–—/\\$%0-9。！？）」』】\u0600-\u06ff\U0001f000-\U0001faff✨️☺️❤]\s*\Z")
@@ -107,6 +111,8 @@ class Look:
     contradicted: int = 0  # pairs that were judged both ways
     same_answer: int = 0
     empty_answers: int = 0
+    markup: int = 0  # prompts that hold a chat template's own marks, and would be rendered twice
+    files: set[str] = field(default_factory=set)
     cut_off: int = 0  # answers that seem to end within a sentence
     answers: int = 0
     leaked: dict[str, int] = field(default_factory=dict)  # where else → how many of its prompts are here too
@@ -116,6 +122,8 @@ class Look:
     @property
     def strength_means(self) -> str:
         """What the support audit says, in one line."""
+        if not self.strengths:
+            return "there are only ties, so there is nothing to learn"
         if len(self.strengths) == 1:
             return "all strengths are equal, so margins carry no information: UNM-DPO would be DPO with a margin"
         share = f"{self.identified:,} of {self.prompts:,} prompts"
@@ -124,7 +132,9 @@ class Look:
 
     def to_dict(self) -> dict[str, Any]:
         tokens = self.tokens
-        values = {name: value for name, value in vars(self).items() if name != "tokens"}
+        values = {name: value for name, value in vars(self).items() if name != "tokens"} | {
+            "files": sorted(self.files)
+        }
         if tokens is not None:
             values["tokens"] = {
                 "sampled": tokens.sampled, "prompt": tokens.prompt, "response": tokens.response,
@@ -143,11 +153,13 @@ def look(ref: DataRef, reading: Reading, against: Sequence[str] = ()) -> tuple[L
 def _looked_at(
     ref: DataRef, reading: Reading, data: Comparisons, against: Sequence[str]
 ) -> tuple[Look, list[Comparison]]:
-    source, first = SOURCES[data.source], first_row(ref, reading)
-    recognized = next((shape for shape in source.shapes if shape <= first.values.keys()), min(source.shapes, key=len))
+    source = SOURCES[data.source]
+    head = list(renamed(first_rows(ref, source=source()), reading.columns))
+    columns = head[0].values.keys() if head else set()
+    recognized = next((shape for shape in source.shapes if shape <= columns), min(source.shapes, key=len))
     seen = Look(
         path=ref.path, split=ref.split, source=data.source, columns=tuple(sorted(recognized)),
-        strength_from=_strength_from(source, first, reading), read=data.read, bad=len(data.skipped),
+        strength_from=_strength_from(source, head, reading), read=data.read, bad=len(data.skipped),
         left_out=dict(data.left_out), comparisons=len(data), ties=len(data.ties),
     )  # fmt: skip
     counter = _Counter(seen)
@@ -165,11 +177,11 @@ def _looked_at(
     return seen, sample
 
 
-def _strength_from(source: type[Source], first: Row, reading: Reading) -> str:
+def _strength_from(source: type[Source], head: Sequence[Row], reading: Reading) -> str:
     """For pairs, the columns that give it; otherwise what the source says."""
     if not issubclass(source, Preference):
         return source.strength
-    columns = grade_columns(first, reading.settings.strength)
+    columns = settled(head, reading.settings.strength)
     return " − ".join(f"`{column}`" for column in columns) or "nothing: it is 1 for all"
 
 
@@ -191,6 +203,8 @@ class _Counter:
         seen.turns[sum(turn.role == "user" for turn in row.prompt)] += 1
         seen.system_messages += row.prompt[0].role == "system"
         seen.voted += len(row.votes) > 1
+        seen.markup += any(MARKUP.search(turn.content) is not None for turn in row.prompt)
+        seen.files.add(Path(row.source.file).name)
         seen.both_bad += row.tie == BOTH_BAD
         seen.same_answer += row.chosen == row.rejected
         for answer in (row.chosen, row.rejected):
@@ -210,9 +224,8 @@ class _Counter:
             unordered = {(min(a, b), max(a, b)) for a, b, _ in distinct}
             pairs.append(len(unordered))
             seen.repeated += len(edges) - len(distinct)
-            seen.contradicted += sum(
-                {(a, b), (b, a)} <= {edge[:2] for edge in distinct} for a, b in unordered if a != b
-            )
+            directed = {edge[:2] for edge in distinct}
+            seen.contradicted += sum({(a, b), (b, a)} <= directed for a, b in unordered if a != b)
             if len(distinct) > 1:
                 seen.identified += prompt_support(distinct, StrengthMap(), 1.0).kappa > 0
         seen.pairs_per_prompt = Spread.of(pairs)
@@ -231,36 +244,32 @@ def _elsewhere(
     ref: DataRef, reading: Reading, source: str, against: Sequence[str]
 ) -> Iterator[tuple[str, Iterator[Prompt]]]:
     """Prompts of the data's other splits, if they lie beside it, and of files that the user names."""
-    for split in OTHER_SPLITS:
-        if split != ref.split and _has_split(ref, source, split):
-            other = DataRef(ref.path, split, ref.revision, ref.config)
-            yield f"the split '{split}'", (row.prompt for row in load(other, reading).rows)
+    for split in OTHER_SPLITS if ref.split is not None and ref.local is not None else ():
+        if split != ref.split:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", UnmdpoWarning)
+                    other = load(replace(ref, split=split), replace(reading, source=source, max_bad_rows=EVERY))
+            except UserError:
+                continue  # there is none
+            yield f"the split '{split}'", (row.prompt for row in (*other.rows, *other.ties))
     for path in against:
-        yield path, iter(_prompts(path, reading))
+        yield path, iter(_prompts(path))
 
 
-def _has_split(ref: DataRef, source: str, split: str) -> bool:
-    if ref.split is None or ref.local is None:
-        return False
-    if ref.local.is_file():
-        return False
-    try:
-        return bool(data_files(ref.local, split)) and SOURCES[source].split_column is None
-    except UserError:
-        return False
-
-
-def _prompts(path: str, reading: Reading) -> list[Prompt]:
+def _prompts(path: str) -> list[Prompt]:
     """A file of prompts, or of comparisons."""
     try:
         return list(read_prompts(Path(path).expanduser())[0].values())
     except UserError:
-        return [row.prompt for row in load(DataRef(path, None), Reading(max_bad_rows=reading.max_bad_rows)).rows]
+        data = load(DataRef(path, None), Reading())
+        return [row.prompt for row in (*data.rows, *data.ties)]
 
 
 def _normal(prompt: Prompt) -> bytes:
-    """What is asked, whatever its case and white space."""
-    return hashlib.blake2b(" ".join(prompt[-1].content.casefold().split()).encode(), digest_size=16).digest()
+    """What was said before the answer, whatever its case and white space, and without a system message."""
+    said = "\n".join(" ".join(turn.content.casefold().split()) for turn in prompt if turn.role != "system")
+    return hashlib.blake2b(said.encode(), digest_size=16).digest()
 
 
 def _digest(text: str) -> str:

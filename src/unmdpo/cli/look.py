@@ -11,15 +11,18 @@ from unmdpo.cli.audit import Config, Data, Json, MaxBadRows, Revision, Source, S
 
 if TYPE_CHECKING:
     from unmdpo.audit.look import Look
-    from unmdpo.data.load import DataRef
+    from unmdpo.data.load import DataRef, Reading
     from unmdpo.engine.settings import ModelSource
     from unmdpo.recipe.draft import Draft
 
 WIDTH, LABEL = 110, 11
+SPLITS = ("validation", "test")
+MOST_FILES = 5
 DEFAULT_MODEL, DEFAULT_SIZE = "HuggingFaceTB/SmolLM2-135M-Instruct", 134_515_008
 
 Split = Annotated[str, typer.Option(help="The split to read, or 'all'.")]
 Model = Annotated[str | None, typer.Option(help="A model's folder, Hub name or GGUF file, to count tokens.")]
+Columns = Annotated[list[str] | None, typer.Option(help="What a column holds, such as prompt=task.text; repeatable.")]
 Against = Annotated[
     list[str] | None, typer.Option(help="Prompts that should not be in the data, such as a panel's; repeatable.")
 ]
@@ -32,6 +35,7 @@ def look(
     split: Split = "train",
     revision: Revision = None,
     config: Config = None,
+    column: Columns = None,
     against: Against = None,
     max_bad_rows: MaxBadRows = "1%",
     strict: StrictRows = False,
@@ -44,10 +48,12 @@ def look(
     for path in (html, json_file):
         check_target(path)
     ref = DataRef(data, None if split == "all" else split, revision, config)
-    seen, draft = _seen(ref, source, model, against or [], max_bad_rows, strict)
+    reading = _reading(source, column, max_bad_rows, strict)
+    seen, draft = _seen(ref, reading, model, against or [])
     for label, text in facts(seen):
         typer.echo(fill(f"{label:<{LABEL}} {text}", WIDTH, subsequent_indent=" " * (LABEL + 1)))
-    typer.echo(f"\na recipe for it (`unmdpo init` writes it):\n\n{draft.text()}", nl=False)
+    if seen.comparisons:
+        typer.echo(f"\na recipe for it (`unmdpo init` writes it):\n\n{draft.text()}", nl=False)
     if html is not None:
         from unmdpo.report.look import write_look
 
@@ -66,6 +72,7 @@ def init(
     split: Split = "train",
     revision: Revision = None,
     config: Config = None,
+    column: Columns = None,
     max_bad_rows: MaxBadRows = "1%",
     out: Annotated[Path | None, typer.Option(help="The recipe's file; default: named after the data.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that exists.")] = False,
@@ -78,24 +85,35 @@ def init(
 
     check_target(out)
     ref = DataRef(data, None if split == "all" else split, revision, config)
-    _, draft = _seen(ref, source, model, [], max_bad_rows, strict=False)
+    seen, draft = _seen(ref, _reading(source, column, max_bad_rows), model, [])
+    if not seen.comparisons:
+        raise UserError(f"{data}: {seen.strength_means}")
     path = out or Path(f"{draft.name}.yaml")
     if path.exists() and not force:
         raise UserError(f"{path} exists: choose another name with --out, or write over it with --force")
     write_text(path, draft.text())
-    load_recipe(str(path))
+    load_recipe(str(path))  # what is printed next should work
     typer.echo(f"{path}: {draft.comparisons:,} comparisons\nnext: unmdpo plan {path} && unmdpo run {path}")
 
 
-def _seen(
-    ref: "DataRef", source: str, model: str | None, against: list[str], max_bad_rows: str, strict: bool
-) -> "tuple[Look, Draft]":
-    from unmdpo.audit.look import look as look_at
+def _reading(source: str, columns: list[str] | None, max_bad_rows: str, strict: bool = False) -> "Reading":
     from unmdpo.data.bad import limit_of
     from unmdpo.data.load import Reading
+    from unmdpo.errors import UserError
+
+    named = [text.partition("=") for text in columns or []]
+    for name, equals, path in named:
+        if not (name and equals and path):
+            raise UserError(f"--column should be what it holds and its name, such as prompt=task.text, not '{name}'")
+    mapped = {name: path for name, _, path in named}
+    return Reading(source, columns=mapped, max_bad_rows=limit_of(max_bad_rows, strict=strict))
+
+
+def _seen(ref: "DataRef", reading: "Reading", model: str | None, against: list[str]) -> "tuple[Look, Draft]":
+    from unmdpo.audit.look import look as look_at
     from unmdpo.recipe.draft import LENGTHS, Draft, fitting_length
 
-    seen, sample = look_at(ref, Reading(source, max_bad_rows=limit_of(max_bad_rows, strict=strict)), against)
+    seen, sample = look_at(ref, reading, against)
     parameters: int | None = DEFAULT_SIZE if model is None else None
     longest: int | None = None
     chosen = _model(model) if model is not None else None
@@ -114,10 +132,12 @@ def _seen(
         prompts=seen.prompts,
         parameters=parameters,
         max_length=longest,
-        split=ref.split or "train",
+        split=ref.split or "all",
         config=ref.config,
         revision=ref.revision,
-        validation_split="the split 'validation'" in seen.leaked,
+        validation_split=next((split for split in SPLITS if f"the split '{split}'" in seen.leaked), None),
+        columns=reading.columns,
+        max_bad_rows=reading.max_bad_rows,
     )
     return seen, draft
 
@@ -141,9 +161,11 @@ def _what(seen: "Look") -> list[tuple[str, str]]:
 
     columns = ", ".join(seen.columns)
     split = f", split '{seen.split}'" if seen.split else ", all splits"
+    files = sorted(seen.files)
+    more = f" and {len(files) - MOST_FILES:,} others" if len(files) > MOST_FILES else ""
     rows = [f"{seen.read:,} read", f"{seen.bad:,} bad", f"{sum(seen.left_out.values()):,} without a comparison"]
     lines = [
-        ("data", f"{seen.path}{split}"),
+        ("data", f"{seen.path}{split}" + (f": {', '.join(files[:MOST_FILES])}{more}" if len(files) > 1 else "")),
         ("source", f"{seen.source}, by its columns {columns}; strength from {seen.strength_from}"),
         ("rows", " · ".join([*rows, f"{seen.ties:,} ties", f"{seen.comparisons:,} comparisons"])),
     ]
@@ -152,7 +174,8 @@ def _what(seen: "Look") -> list[tuple[str, str]]:
         lines.append(("", f"{seen.both_bad:,} of the ties say that both are bad"))
     several = f"{seen.several_pairs:,} with several pairs, up to {seen.pairs_per_prompt.most:,}"
     lines.append(("prompts", f"{seen.prompts:,}, {several if seen.several_pairs else 'each with one pair'}"))
-    lines.append(("strengths", shares(seen.strengths)))
+    if seen.strengths:
+        lines.append(("strengths", shares(seen.strengths)))
     if seen.voted:
         lines.append(("votes", f"{seen.voted:,} comparisons have votes of several annotators"))
     if set(seen.domains) != {""}:
@@ -194,6 +217,7 @@ def _doubts(seen: "Look") -> list[tuple[str, str]]:
         "pairs judged both ways": seen.contradicted,
         "chosen equals rejected": seen.same_answer,
         "empty answers": seen.empty_answers,
+        "prompts with a chat template's own marks": seen.markup,
     }
     found = [f"{count:,} {what}" for what, count in doubts.items() if count]
     if seen.cut_off:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, Field, TypeAdapter
 
 from unmdpo.data.comparison import Origin
 from unmdpo.data.rows import LeftOut
@@ -27,7 +27,7 @@ Parsed = TypeVar("Parsed")
 
 def _limit(value: Any) -> Any:
     if isinstance(value, str) and re.fullmatch(r"\s*\d+(\.\d+)?\s*%\s*", value):
-        return float(value.strip(" %")) / 100
+        value = float(value.strip(" %")) / 100
     if isinstance(value, float) and value >= 1:
         raise ValueError("a number of rows is whole, and a share is below 1 (or written as 5%)")
     return value
@@ -45,8 +45,9 @@ def limit_of(text: str, *, strict: bool = False) -> int | float:
     if strict:
         return 0
     try:
-        limit: int | float = TypeAdapter(BadRowLimit).validate_python(int(text) if text.isdigit() else text)
-    except ValidationError as error:
+        given = text if "%" in text else int(text) if text.isdecimal() else float(text)
+        limit: int | float = TypeAdapter(BadRowLimit).validate_python(given)
+    except ValueError as error:
         raise UserError(f"--max-bad-rows should be a number of rows or a share such as 1%, not '{text}'") from error
     return limit
 
@@ -105,6 +106,8 @@ class BadRows:
     def _too_many(self, place: str, listed: str) -> DataError:
         share = f" ({100 * self.limit:g} %)" if isinstance(self.limit, float) else ""
         advice = f"max_bad_rows allows {self.allowed}{share}: {ADVICE}"
+        if len(self.errors) == self.read > 1:
+            advice = "no row can be read: is this the right source? `columns` can say which column holds what"
         if len(self.errors) == 1:
             (error,) = self.errors
             return DataError(error.where, f"{error.problem}; this is the one bad row of {self.read:,}; {advice}")

@@ -1,10 +1,14 @@
 """Columns by other names: where the user says which column, or which part of one, holds what."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from unmdpo.data.rows import Row
+from unmdpo.data.strength import DIFFERENCES, RATINGS, STRENGTH_COLUMNS
 from unmdpo.errors import did_you_mean
+
+GRADES = {*STRENGTH_COLUMNS, "margin", RATINGS, *(name for pair in DIFFERENCES for name in pair)}
 
 # What can be named when the source is not: the columns that the generic sources read.
 TARGETS = (
@@ -14,12 +18,15 @@ TARGETS = (
 
 
 def renamed(rows: Iterable[Row], columns: Mapping[str, str]) -> Iterator[Row]:
-    """Rows with further columns, each taken from a path such as `answers.0.text`; rows without one lack the column."""
+    """Rows with further columns, each taken from a path such as `answers.0.text`; rows without one lack the column.
+    What says the strength by another name gives way to what the user names."""
+    replaced = {path for path in columns.values() if path not in columns} | columns.keys()
+    if columns.keys() & GRADES:
+        replaced |= GRADES
     for row in rows:
         found = {name: value for name, path in columns.items() for value in at(row.values, path)}
-        taken = {path for path in columns.values() if path not in columns}
-        rest = {name: value for name, value in row.values.items() if name not in taken and name not in columns}
-        yield Row(rest | found, row.origin)
+        rest = {name: value for name, value in row.values.items() if name not in replaced}
+        yield row.with_values(rest | found)
 
 
 def at(values: Any, path: str) -> Iterator[Any]:
@@ -30,7 +37,7 @@ def at(values: Any, path: str) -> Iterator[Any]:
     name, dot, rest = path.partition(".")
     if isinstance(values, Mapping) and name in values:
         inner = values[name]
-    elif isinstance(values, list) and name.lstrip("-").isdigit() and -len(values) <= int(name) < len(values):
+    elif isinstance(values, list) and re.fullmatch(r"-?[0-9]+", name) and -len(values) <= int(name) < len(values):
         inner = values[int(name)]
     else:
         return
@@ -40,10 +47,11 @@ def at(values: Any, path: str) -> Iterator[Any]:
         yield inner
 
 
-def check_paths(row: Row, columns: Mapping[str, str]) -> None:
-    """Raises if a path leads nowhere in a row that should have it."""
+def check_paths(rows: Sequence[Row], columns: Mapping[str, str]) -> None:
+    """Raises if a path leads nowhere in any of the rows."""
     for name, path in columns.items():
-        if not any(True for _ in at(row.values, path)):
+        if rows and not any(True for row in rows for _ in at(row.values, path)):
             first = path.split(".")[0]
-            where = did_you_mean(path, row.values) if first not in row.values else f"'{first}' has no such part"
-            raise row.error(f"columns.{name}: there is no '{path}'; {where}")
+            known = rows[0].values
+            where = did_you_mean(path, known) if first not in known else f"'{first}' has no such part"
+            raise rows[0].error(f"columns.{name}: there is no '{path}'; {where}")

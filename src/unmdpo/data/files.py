@@ -8,24 +8,26 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterator
-from io import BufferedIOBase, BufferedReader
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 import pyarrow
-import pyarrow.csv
 import pyarrow.parquet
 
 from unmdpo.data.bad import BadRows
 from unmdpo.data.comparison import Origin
+from unmdpo.data.csvs import read_csv
 from unmdpo.data.rows import Row, kind
 from unmdpo.errors import DataError, UserError
 
 BUFFER = 1 << 20
 BESIDE = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}  # about data, not data
+FEW_KEYS = 4  # of an object around a list of rows
 SPLIT_WORDS = {"train": "train", "training": "train", "test": "test"} | dict.fromkeys(
     ("validation", "valid", "val", "dev", "eval"), "validation"
 )
+CACHED = re.compile(r"cache-[0-9a-f]+.*\.arrow")  # what `datasets` keeps of its own work
 Reader = Callable[[Path, BadRows], Iterator[Row]]
 
 
@@ -36,53 +38,96 @@ def read_strictly(path: Path) -> Iterator[Row]:
     bad.settle(str(path))
 
 
-def read_file(path: Path, bad: BadRows) -> Iterator[Row]:
-    """The rows of one file. An empty file is an error, because silently reading nothing is worse."""
+def read_file(path: Path, bad: BadRows, *, empty: bool = False) -> Iterator[Row]:
+    """The rows of one file. An empty file is an error, because silently reading nothing is worse, unless it is one of
+    several."""
     reader = READERS.get(_extension(path))
     if reader is None:
         raise UserError(f"{path}: unknown file type; known: {', '.join(READERS)} (text may be gzipped)")
-    empty = True
+    found = False
     try:
         for row in reader(path, bad):
-            empty = False
+            found = True
             yield row
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
-    if empty and not bad.errors:
+    if not found and not empty and not bad.errors:
         raise DataError(path, "has no rows")
+
+
+def is_data(path: Path) -> bool:
+    return _extension(path) in READERS and path.name not in BESIDE and not CACHED.match(path.name)
 
 
 def data_files(folder: Path, split: str | None) -> list[Path]:
     """The data files of one split in a folder, or all of them.
 
     A file belongs to a split if a whole word in its name, or in the name of a folder above it, means that split
-    (`train.jsonl.gz`, `my-eval.jsonl`, `validation/0000.parquet`); the word nearest the end counts. If no file is
-    named after a split, all of them are `train`.
+    (`train.jsonl.gz`, `my-eval.jsonl`, `validation/0000.parquet`); the word nearest the end counts. Files without
+    such a word are `train` if no others are.
     """
-    files = sorted(
-        path
-        for path in folder.rglob("*")
-        if path.is_file()
-        and _extension(path) in READERS
-        and path.name not in BESIDE
-        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    )
-    if not files:
-        raise UserError(f"{folder}: no data files in this folder; known types: {', '.join(READERS)}")
+    files = _all_files(folder)
     if split is None:
         return files
     named = {path: name for path in files if (name := _split_of(path.relative_to(folder))) is not None}
-    splits = named or dict.fromkeys(files, "train")
+    exact = [path for path, (full, _) in named.items() if full == split]
+    if exact:
+        return exact
+    splits = {path: usual for path, (_, usual) in named.items()}
+    if "train" not in splits.values():
+        splits = {path: splits.get(path, "train") for path in files}
     chosen = [path for path in files if splits.get(path) == split]
     if not chosen:
         here = ", ".join(sorted({*splits.values()}))
         raise UserError(f"{folder}: no files for the split '{split}'; splits here: {here}")
+    several = sorted({named[path][0] for path in chosen if path in named})
+    if len(several) > 1:
+        raise UserError(f"{folder}: several splits are '{split}' here: {', '.join(several)}; say which")
     return chosen
 
 
-def _split_of(path: Path) -> str | None:
-    words = re.split(r"[^a-z]+", str(path).lower())
-    return next((SPLIT_WORDS[word] for word in reversed(words) if word in SPLIT_WORDS), None)
+def files_of_no_split(folder: Path) -> list[Path]:
+    """Files that are left out because others are named after `train`."""
+    names = {path: _split_of(path.relative_to(folder)) for path in _all_files(folder)}
+    if not any(name is not None and name[1] == "train" for name in names.values()):
+        return []
+    return [path for path, name in names.items() if name is None]
+
+
+def _all_files(folder: Path) -> list[Path]:
+    files = sorted(
+        path
+        for path in folder.rglob("*")
+        if path.is_file()
+        and is_data(path)
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
+    if any(path.suffix != ".json" for path in files):
+        files = [path for path in files if path.suffix != ".json" or not _is_one_object(path)]
+    if not files:
+        raise UserError(f"{folder}: no data files in this folder; known types: {', '.join(READERS)}")
+    return files
+
+
+def _is_one_object(path: Path) -> bool:
+    """Whether a JSON file beside data is about it, such as a model's or a dataset's configuration."""
+    try:
+        with _open(path) as file:
+            return file.readline().strip() == b"{"
+    except OSError:
+        return False
+
+
+def _split_of(path: Path) -> tuple[str, str] | None:
+    """A file's split by its full name and by its usual one: (`train_prefs`, `train`)."""
+    for word in reversed(re.split(r"[^a-z0-9_]+", str(path).lower())):
+        parts = [part.rstrip("0123456789") for part in word.split("_")]
+        place = next((place for place in range(len(parts) - 1, -1, -1) if parts[place] in SPLIT_WORDS), None)
+        if place is not None:
+            usual = SPLIT_WORDS[parts[place]]
+            rest = [part for part in parts[place + 1 :] if part]
+            return "_".join([usual, *rest]), usual
+    return None
 
 
 def split_named(name: object) -> str:
@@ -97,7 +142,7 @@ def _extension(path: Path) -> str:
     return suffixes[-1] if suffixes else ""
 
 
-def _open(path: Path) -> BufferedIOBase:
+def _open(path: Path) -> BufferedReader:
     """Opens the file with a buffer that fits whole rows: the default buffer is smaller than most rows."""
     if path.suffix.lower() == ".gz":
         return BufferedReader(gzip.open(path, "rb"), BUFFER)
@@ -131,8 +176,9 @@ def _decode(where: Origin | Path, content: bytes, encoding: str) -> Any:
     try:
         return json.loads(content.decode(encoding))
     except UnicodeDecodeError as error:
-        byte = f"byte {error.start} is 0x{error.object[error.start]:02x}"
-        raise DataError(where, f"not UTF-8 ({byte}); re-encode the file") from error
+        utf16 = error.object[:2] in (b"\xff\xfe", b"\xfe\xff")
+        what = "it is UTF-16" if utf16 else f"byte {error.start} is 0x{error.object[error.start]:02x}"
+        raise DataError(where, f"not UTF-8 ({what}); re-encode the file") from error
     except json.JSONDecodeError as error:
         line = f"line {error.lineno}, " if isinstance(where, Path) else ""
         raise DataError(where, f"malformed JSON at {line}column {error.colno}: {error.msg}") from error
@@ -144,18 +190,30 @@ def _json(path: Path, bad: BadRows) -> Iterator[Row]:
     """A JSON list of objects, or JSON lines, which many datasets store with this extension."""
     text = (line.strip(b"\xef\xbb\xbf \t\r\n") for _, line in _lines(path))
     first = next(filter(None, text), b"")
-    if first == b"{":
-        raise DataError(path, "starts with an object that spans several lines; use a list, or one object per line")
-    if not first.startswith(b"["):
+    second = next(filter(None, text), b"")
+    one_object = first == b"{" or (first.startswith(b"{") and not second)
+    if not first.startswith(b"[") and not one_object:
         yield from _json_lines(path, bad)
         return
-    whole = b"".join(line for _, line in _lines(path))
-    for number, values in enumerate(_decode(path, whole, "utf-8-sig"), 1):
+    whole = _decode(path, b"".join(line for _, line in _lines(path)), "utf-8-sig")
+    for number, values in enumerate(_rows_in(path, whole), 1):
         origin = Origin(str(path), number)
         try:
             yield _row(values, origin)
         except DataError as error:
             bad.unreadable(error)
+
+
+def _rows_in(path: Path, whole: Any) -> list[Any]:
+    """A list, or the one list of objects in an object, such as `{"data": […]}`; a single object is one row."""
+    if isinstance(whole, list):
+        return whole
+    lists = [value for value in whole.values() if isinstance(value, list) and value and isinstance(value[0], dict)]
+    if len(lists) == 1 and len(whole) <= FEW_KEYS:
+        return list(lists[0])
+    if "chosen" in whole or "prompt" in whole:
+        return [whole]
+    raise DataError(path, "starts with an object that spans several lines; use a list, or one object per line")
 
 
 def _row(values: Any, origin: Origin) -> Row:
@@ -181,17 +239,12 @@ def _arrow(path: Path) -> Iterator[pyarrow.RecordBatch]:
         yield from (whole.get_batch(i) for i in range(whole.num_record_batches))
 
 
-def _csv(path: Path, delimiter: str = ",") -> Iterator[pyarrow.RecordBatch]:
-    """Columns are numbers if all their values are; texts may span lines."""
-    parsing = pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-    with pyarrow.csv.open_csv(
-        path, read_options=pyarrow.csv.ReadOptions(block_size=16 << 20), parse_options=parsing
-    ) as file:
-        yield from file
+def _csv(path: Path, bad: BadRows) -> Iterator[Row]:
+    return read_csv(str(path), lambda: _open(path), bad, delimiter=None)
 
 
-def _tsv(path: Path) -> Iterator[pyarrow.RecordBatch]:
-    return _csv(path, "\t")
+def _tsv(path: Path, bad: BadRows) -> Iterator[Row]:
+    return read_csv(str(path), lambda: _open(path), bad, delimiter="\t")
 
 
 def _table(batches: Callable[[Path], Iterator[pyarrow.RecordBatch]], what: str) -> Reader:
@@ -203,7 +256,7 @@ def _table(batches: Callable[[Path], Iterator[pyarrow.RecordBatch]], what: str) 
                     for values in batch.slice(start, 512).to_pylist():
                         number += 1
                         yield Row(values, Origin(str(path), number))
-        except (pyarrow.ArrowInvalid, UnicodeDecodeError, zlib.error, EOFError) as error:
+        except (pyarrow.ArrowException, UnicodeDecodeError, OverflowError, ValueError) as error:
             raise DataError(path, f"not a readable {what} file after row {number}: {error}") from error
 
     return read
@@ -216,6 +269,6 @@ READERS: dict[str, Reader] = {
     ".json": _json,
     ".parquet": _table(_parquet, "Parquet"),
     ".arrow": _table(_arrow, "Arrow"),
-    ".csv": _table(_csv, "CSV"),
-    ".tsv": _table(_tsv, "CSV"),
+    ".csv": _csv,
+    ".tsv": _tsv,
 }

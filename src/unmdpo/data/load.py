@@ -2,6 +2,7 @@
 
 import os.path
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
@@ -15,18 +16,18 @@ from numpy.typing import NDArray
 from unmdpo.data.bad import A_FEW, BadRows
 from unmdpo.data.columns import check_paths, renamed
 from unmdpo.data.comparison import Comparisons, Origin
-from unmdpo.data.files import READERS, data_files, read_file, split_named
+from unmdpo.data.files import READERS, SPLIT_WORDS, data_files, files_of_no_split, is_data, read_file, split_named
 from unmdpo.data.rows import Row
 from unmdpo.data.sources import SOURCES, Source, SourceSettings, detect
 from unmdpo.data.sources.base import HubData
 from unmdpo.data.strength import StrengthRule
 from unmdpo.data.table import ComparisonTable, Spool, with_strengths
-from unmdpo.errors import DataError, UserError, did_you_mean
+from unmdpo.errors import DataError, UnmdpoWarning, UserError, did_you_mean
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 AUTO = "auto"
 LOOKED_AT = 100  # rows, to recognize a source
-REQUIRED = ("prompt", "chosen", "rejected", "response", "responses")
+SPLIT = "split"
 
 
 @dataclass(frozen=True)
@@ -126,12 +127,27 @@ def open_source(ref: DataRef, reading: Reading, bad: BadRows) -> Opened:
         raise UserError(f"unknown source '{name}'; {did_you_mean(name, SOURCES)}")
     source = SOURCES[name](reading.settings)
     whole_file = source.split_column is None and ref.local is not None and ref.local.is_file()
-    if whole_file and ref.split not in ("train", None):
+    if whole_file and ref.split not in ("train", None) and not _has_split_column(ref):
         raise UserError(f"{ref.path}: a single file without splits, so there is no split '{ref.split}'")
-    rows = _of_split(read_rows(ref, bad, source), source.split_column, ref.split)
+    if ref.local is not None and ref.local.is_dir():
+        _tell_left_files(ref, source)
+    rows = bad.counted(read_rows(ref, bad, source))
+    rows = _of_split(rows, source.split_column, ref.split, bad)
     if reading.columns:
         rows = renamed(rows, reading.columns)
-    return Opened(name, source, bad.counted(rows))
+    return Opened(name, source, rows)
+
+
+def _tell_left_files(ref: DataRef, source: Source) -> None:
+    assert ref.local is not None
+    left = files_of_no_split(_part(ref.local, ref, source)) if ref.split == "train" else []
+    if left:
+        names = ", ".join(path.name for path in left[:4]) + (", …" if len(left) > 4 else "")
+        warnings.warn(
+            f"{ref.path}: not read, since other files are named after the split 'train': {names}",
+            UnmdpoWarning,
+            stacklevel=4,
+        )
 
 
 def recognize(ref: DataRef, columns: Mapping[str, str] | None = None) -> str:
@@ -141,26 +157,34 @@ def recognize(ref: DataRef, columns: Mapping[str, str] | None = None) -> str:
     for name, source in SOURCES.items():
         if source.hub is not None and source.hub.path == ref.path and ref.config in (None, source.hub.config):
             return name
-    unrecognized: DataError | None = None
-    for row in islice(read_rows(replace(ref, split=None), BadRows()), LOOKED_AT):
+    bad, unrecognized = BadRows(), list[DataError]()
+    for row in first_rows(ref, bad):
         try:
             return detect(row)
         except DataError as error:
-            unrecognized = unrecognized or error
-    raise unrecognized or UserError(f"{ref.path}: no readable rows")
+            unrecognized.append(error)
+    raise [*unrecognized, *bad.errors, UserError(f"{ref.path}: no readable rows")][0]
 
 
-def first_row(ref: DataRef, reading: Reading) -> Row:
-    """One row, as the source sees it."""
-    for row in renamed(islice(read_rows(ref, BadRows()), 1), reading.columns):
-        return row
-    raise UserError(f"{ref.path}: no readable rows")
+def first_rows(ref: DataRef, bad: BadRows | None = None, source: Source | None = None) -> list[Row]:
+    """Some rows of the split, or of whatever there is, where a column tells splits apart."""
+    bad = bad or BadRows()
+    try:
+        rows = list(islice(read_rows(ref, bad, source), LOOKED_AT))
+    except UserError:
+        if ref.split is None:
+            raise
+        rows = []
+    return rows or list(islice(read_rows(replace(ref, split=None), bad, source), LOOKED_AT))
+
+
+def _has_split_column(ref: DataRef) -> bool:
+    return any(isinstance(row.values.get(SPLIT), str) for row in first_rows(replace(ref, split=None)))
 
 
 def _recognize_renamed(ref: DataRef, columns: Mapping[str, str]) -> str:
     """Named columns are those of scored responses, or else of pairs."""
-    for row in islice(read_rows(replace(ref, split=None), BadRows()), 1):
-        check_paths(row, {name: path for name, path in columns.items() if name in REQUIRED})
+    check_paths(first_rows(ref), columns)
     return "scored" if {"response", "responses"} & columns.keys() else "preference"
 
 
@@ -170,8 +194,8 @@ def read_rows(ref: DataRef, bad: BadRows, source: Source | None = None) -> Itera
     split = None if source is not None and source.split_column is not None else ref.split
     local = ref.local
     if local is not None and local.is_dir():
-        files = data_files(_part(local, ref, layout), split)
-        return chain.from_iterable(read_file(file, bad) for file in files)
+        files = data_files(_part(local, ref, source), split)
+        return chain.from_iterable(read_file(file, bad, empty=len(files) > 1) for file in files)
     if local is not None:
         return read_file(local, bad)
     if not HUB_NAME.fullmatch(ref.path) or Path(ref.path).suffix in {*READERS, ".gz"}:
@@ -181,22 +205,36 @@ def read_rows(ref: DataRef, bad: BadRows, source: Source | None = None) -> Itera
     )
 
 
-def _part(folder: Path, ref: DataRef, layout: HubData) -> Path:
-    """The folder itself, or the part of a mirrored repository that holds the comparisons."""
+def _part(folder: Path, ref: DataRef, source: Source | None) -> Path:
+    """The folder itself, or the part of a mirrored repository that holds the source's comparisons; of any source, if
+    it is not known yet and there are no data files beside that part."""
     if ref.config is not None:
         if not (folder / ref.config).is_dir():
             raise UserError(f"{ref.path}: it has no folder '{ref.config}'")
         return folder / ref.config
-    layouts = [layout] if layout.path else [s.hub for s in SOURCES.values() if s.hub is not None]
+    if source is not None:
+        layouts = [source.hub] if source.hub is not None else []
+    else:
+        layouts = [known.hub for known in SOURCES.values() if known.hub is not None]
+    if any(path.is_file() and is_data(path) for path in folder.iterdir()):
+        return folder
     parts = (folder / (known.config or known.data_dir or "") for known in layouts)
     return next((part for part in parts if part.is_dir()), folder)
 
 
-def _of_split(rows: Iterator[Row], column: str | None, split: str | None) -> Iterator[Row]:
-    """If a column names each row's split, only the rows of `split`. Some write `val`, or `valid1`."""
+def _of_split(rows: Iterator[Row], column: str | None, split: str | None, bad: BadRows) -> Iterator[Row]:
+    """Only the rows of `split`, if a column names each row's (some write `val`, or `valid1`); rows that say nothing
+    belong to any. Where the source has no such column, one that names usual splits is believed, and that is told."""
     for row in rows:
-        if column is None or split is None or split_named(row.values.get(column, split)) == split_named(split):
+        named = row.values.get(column or SPLIT)
+        usual = split_named(named) if isinstance(named, str) else None
+        unknown = usual is None or (column is None and usual not in SPLIT_WORDS.values())
+        if split is None or unknown or usual == split_named(split):
             yield row
+        elif column is None:
+            bad.left_out[f"they are of the split '{usual}'"] += 1
+        else:
+            bad.read -= 1  # the file holds other splits, too
 
 
 def hub_rows(

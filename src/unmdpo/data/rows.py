@@ -4,9 +4,13 @@ Every accessor raises a `DataError` that names the file, the row and the column:
 find.
 """
 
+import ast
+import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from unmdpo.data.comparison import Origin
@@ -19,12 +23,14 @@ OTHER_ROLES = {  # as ShareGPT, OpenAssistant, Gemini and others call them
     "model": "assistant", "developer": "system",
 }  # fmt: skip
 KEYS = (("role", "content"), ("from", "value"))
+PACKED = re.compile(r"""\s*\[\s*\{\s*["'](role|content|from|value)["']\s*:""")
 
 
 @dataclass(frozen=True)
 class Row:
     values: Mapping[str, Any]
     origin: Origin
+    untyped: bool = False  # everything is text, as in CSV files
 
     def error(self, problem: str) -> DataError:
         return DataError(self.origin, problem)
@@ -33,7 +39,10 @@ class Row:
         return LeftOut(self.origin, why)
 
     def only(self, columns: Iterable[str]) -> "Row":
-        return Row({name: self.values[name] for name in columns if name in self.values}, self.origin)
+        return self.with_values({name: self.values[name] for name in columns if name in self.values})
+
+    def with_values(self, values: Mapping[str, Any]) -> "Row":
+        return Row(values, self.origin, self.untyped)
 
     def __contains__(self, column: str) -> bool:
         return self.values.get(column) is not None
@@ -50,7 +59,12 @@ class Row:
         return self.encodable(column, value)
 
     def optional_text(self, column: str) -> str:
-        return self.text(column) if column in self else ""
+        """Text, or nothing; a number stands for itself, as domains may be numbered."""
+        value = self.values.get(column)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        missing = value is None or (isinstance(value, float) and math.isnan(value))
+        return "" if missing else self.text(column)
 
     def encodable(self, column: str, text: str) -> str:
         if not text.isascii():
@@ -66,6 +80,10 @@ class Row:
         return self.as_number(column, self.value(column))
 
     def as_number(self, column: str, value: object) -> float:
+        if self.untyped and isinstance(value, str):
+            value = _parsed_number(value)
+        if isinstance(value, Decimal):
+            value = float(value)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.error(f"'{column}' should be a number, not {kind(value)}")
         try:
@@ -96,7 +114,42 @@ class Row:
         value = self.value(column)
         if isinstance(value, str):
             return (Message("user", self.encodable(column, value)),)
+        if isinstance(value, Mapping):
+            return self.conversation_of_lists(column, value)
+        if not isinstance(value, list):
+            raise self.error(f"'{column}' should be text or a list of messages, not {kind(value)}")
         return tuple(self.message(f"{column}[{i}]", item) for i, item in enumerate(self.items(column)))
+
+    def conversation_of_lists(self, column: str, value: Mapping[str, Any]) -> Prompt:
+        """Messages that a table holds as one list of roles and one of contents."""
+        keys = next((keys for keys in KEYS if all(isinstance(value.get(key), list) for key in keys)), None)
+        if keys is None or len(value[keys[0]]) != len(value[keys[1]]):
+            raise self.error(f"'{column}' should be text or a list of messages, not an object")
+        turns = zip(*(value[key] for key in keys), strict=True)
+        return tuple(
+            self.message(f"{column}[{i}]", dict(zip(keys, turn, strict=True))) for i, turn in enumerate(turns)
+        )
+
+    def unpacked(self, columns: Iterable[str]) -> "Row":
+        """With messages that were written as text (in JSON, or as Python prints them) read back."""
+        found = {}
+        for column in columns:
+            value = self.values.get(column)
+            if isinstance(value, str) and PACKED.match(value):
+                found[column] = self._messages(column, value)
+        return self.with_values({**self.values, **found}) if found else self
+
+    def _messages(self, column: str, text: str) -> list[Any]:
+        for read in (json.loads, ast.literal_eval):
+            try:
+                messages = read(text)
+            except (ValueError, SyntaxError, MemoryError, RecursionError):
+                continue
+            if isinstance(messages, list):
+                return messages
+        raise self.error(
+            f"'{column}' seems to be messages written as text, which cannot be read back; write them as JSON"
+        )
 
     def message(self, where: str, item: object) -> Message:
         """A turn with `role` and `content`, or `from` and `value`."""
@@ -140,6 +193,15 @@ class Row:
 
 class LeftOut(DataError):
     """A good row that holds no comparison, such as one that nobody voted on: counted, but nothing to mend."""
+
+
+def _parsed_number(text: str) -> float | int | str:
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return text
 
 
 def kind(value: object) -> str:

@@ -6,10 +6,10 @@
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, pairwise
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from unmdpo.data.rows import Row
 from unmdpo.errors import UnmdpoWarning, did_you_mean
@@ -29,6 +29,11 @@ DIFFERENCES = (
 RATINGS = "rating"  # a list of two, next to `generations`, in no certain order
 
 
+def _words(labels: Any) -> Any:
+    """Labels as they are compared: without white space, numbers as they are written."""
+    return {str(label).strip(): strength for label, strength in labels.items()} if isinstance(labels, dict) else labels
+
+
 class StrengthRule(Strict):
     """Strengths 1…`levels`, from a strength column or from margins cut at `thresholds`.
 
@@ -38,7 +43,7 @@ class StrengthRule(Strict):
 
     levels: Count = Field(3, description="K, the number of strength levels")
     column: str | None = Field(None, description="column that holds the strengths themselves")
-    labels: dict[str, Annotated[int, Field(ge=0)]] | None = Field(
+    labels: Annotated[dict[str, Annotated[int, Field(ge=0)]] | None, BeforeValidator(_words)] = Field(
         None, description="the strengths that words in the column mean, such as {slightly better: 1, much better: 3}"
     )
     thresholds: Thresholds = Field(
@@ -101,11 +106,15 @@ def grade_columns(row: Row, rule: StrengthRule) -> tuple[str, ...]:
 
     What counts is whether a column is present: a row without a value in it is a bad row, not a row of another kind.
     """
-    if rule.column is not None:
-        return (rule.column,)
+    return (rule.column,) if rule.column is not None else next(graded_by(row), ())
+
+
+def graded_by(row: Row) -> Iterator[tuple[str, ...]]:
+    """All the columns that could give a row's strength, the plainest first."""
     candidates = [(name,) for name in (*STRENGTH_COLUMNS, "margin")] + list(DIFFERENCES)
-    found = next((names for names in candidates if row.values.keys() >= set(names)), ())
-    return found or ((RATINGS,) if {RATINGS, "generations"} <= row.values.keys() else ())
+    yield from (names for names in candidates if row.values.keys() >= set(names))
+    if {RATINGS, "generations"} <= row.values.keys():
+        yield (RATINGS,)
 
 
 def grade(row: Row, columns: tuple[str, ...], rule: StrengthRule) -> float:
@@ -118,7 +127,7 @@ def grade(row: Row, columns: tuple[str, ...], rule: StrengthRule) -> float:
         ratings = [row.as_number(RATINGS, item) for item in row.items(RATINGS)]
         if len(ratings) != 2:
             raise row.error(f"'{RATINGS}' should hold two numbers, not {len(ratings)}")
-        return abs(ratings[0] - ratings[1])
+        return _rating_gap(row, *ratings)
     values = [row.number(column) for column in columns]
     difference = values[0] if len(values) == 1 else values[0] - values[1]
     if difference < 0:
@@ -129,8 +138,19 @@ def grade(row: Row, columns: tuple[str, ...], rule: StrengthRule) -> float:
     return difference
 
 
+def _rating_gap(row: Row, first: float, second: float) -> float:
+    """The chosen response's rating over the other's, if it is among the rated texts."""
+    rated, chosen = row.values.get("generations"), row.values.get("chosen")
+    if not isinstance(rated, list) or chosen not in rated:
+        return abs(first - second)
+    gap = first - second if rated[0] == chosen else second - first
+    if gap < 0:
+        raise row.error(f"the chosen response is rated lower, by {-gap:g}; swap the two or drop the row")
+    return gap
+
+
 def _labelled(row: Row, column: str, labels: Mapping[str, int]) -> int:
-    label = row.text(column).strip()
+    label = str(row.value(column)).strip()
     if label not in labels:
         raise row.error(
             f"'{column}' is {label[:40]!r}, which strength.labels does not list; {did_you_mean(label, labels)}"

@@ -21,7 +21,7 @@ from unmdpo.data.comparison import Comparison, Origin
 from unmdpo.data.identity import Message, Prompt, prompt_hash
 
 ROWS, BYTES = 4_096, 8 << 20  # in one batch of a spool
-GROUP_ROWS, GROUP_BYTES = 1 << 20, 256 << 20  # in one row group of a Parquet file
+GROUP_ROWS, GROUP_BYTES = 1 << 20, 512 << 20  # in one row group of a Parquet file
 READ = 1_024  # rows decoded at a time
 
 COLUMNS = pa.schema(

@@ -31,7 +31,10 @@ def account(run: Run) -> Account | None:
     counts = {"rows read": notes["read"], bad: notes["bad"]}
     counts |= {f"left out ({why})": count for why, count in notes["left_out"].items()}
     tied = f"ties ({notes['both_bad']:,} both bad)" if notes["both_bad"] else "ties"
-    counts |= {tied: notes["ties"], "held out": notes["held_out"], "training comparisons": notes["comparisons"]}
+    weighted = any(weight != 1 for weight in notes.get("weights", {}).values())
+    trained = "training comparisons, by weight" if weighted else "training comparisons"
+    counts |= {"comparisons": notes["found"], tied: notes["ties"], "held out": notes["held_out"]}
+    counts |= {trained: notes["comparisons"]}
     remarks = []
     if encoded is not None:
         lengths = encoded.manifest["notes"]

@@ -1,14 +1,20 @@
 """A first recipe for someone's data: short, complete, and with a word about every number in it."""
 
+import json
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
 
+from unmdpo.data.bad import A_FEW
+
 PAPER_PAIRS = 128 * 150  # what the paper trains on
 SMALL_RATE, PAPER_RATE, PAPER_SIZE = 5e-5, 1e-6, 1e9
 LENGTHS = (512, 1024, 2048, 4096, 8192)
+RESERVED = ("null", "true", "false", "yes", "no", "on", "off", "y", "n")  # what YAML takes for something else
+ENOUGH = 60  # prompts for five folds
 FEW = 2_000  # comparisons, up to which they are seen twice
 HOLDS = 0.99  # share of comparisons that should fit
 
@@ -28,7 +34,9 @@ class Draft:
     split: str = "train"
     config: str | None = None
     revision: str | None = None
-    validation_split: bool = False  # whether the data has one of its own
+    validation_split: str | None = None  # the data's own, if it has one
+    columns: Mapping[str, str] = field(default_factory=dict)
+    max_bad_rows: int | float = A_FEW
 
     @property
     def name(self) -> str:
@@ -50,6 +58,11 @@ class Draft:
         return min(128, 1 << (largest.bit_length() - 1))
 
     @property
+    def folds(self) -> int:
+        """The paper's five, unless there are so few prompts that a fold could be empty."""
+        return 5 if self.prompts >= ENOUGH else 2
+
+    @property
     def budget(self) -> dict[str, object]:
         if self.comparisons >= PAPER_PAIRS:
             return {"updates": 150}
@@ -61,12 +74,12 @@ class Draft:
         training = _flow({**self.budget, "batch": self.batch, "learning_rate": self.rate})
         panels = f"{{held-out: {{size: {self._panel()}, seed: 1}}}}"
         lines = [
-            f"name: {self.name}",
+            f"name: {self.name if self.name[0].isalpha() and self.name not in RESERVED else json.dumps(self.name)}",
             f"model: {_flow({'path': self.model, 'gguf_file': self.gguf_file})}",
             f"data:  # {self.comparisons:,} comparisons without ties",
             *(f"  {line}" for line in _block(self._data())),
             f"training: {training}  # for {size}; {why}",
-            f"pilots: {_flow({**self.budget, 'folds': 5})}",
+            f"pilots: {_flow({**self.budget, 'folds': self.folds})}",
             "scales: {ln: {estimator: pooled, length_normalized: true}}",
             "policies:",
             "  dpo: {objective: dpo}",
@@ -81,9 +94,13 @@ class Draft:
         if self.split != "train":
             data["split"] = self.split
         data |= {name: value for name in ("config", "revision") if (value := getattr(self, name)) is not None}
+        if self.columns:
+            data["columns"] = dict(self.columns)
+        if self.max_bad_rows != A_FEW:
+            data["max_bad_rows"] = self.max_bad_rows
         if self.max_length is not None:
             data["max_length"] = self.max_length
-        data["validation"] = {"split": "validation"} if self.validation_split else {"fraction": 0.05}
+        data["validation"] = {"split": self.validation_split} if self.validation_split else {"fraction": 0.05}
         return data
 
     def _panel(self) -> int:

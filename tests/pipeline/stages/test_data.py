@@ -54,7 +54,7 @@ def test_parts_keep_their_names_and_weights(place):
     assert (notes["read"], notes["parts"], notes["sources"]) == (100, counts, {"a": "preference", "b": "preference"})
     counted = account(run)
     assert counted.parts == counts
-    assert "100 rows read · 0 bad · 0 ties · 10 held out · " in counted.line()
+    assert "100 rows read · 0 bad · 100 comparisons · 0 ties · 10 held out · " in counted.line()
 
 
 def test_weight_one_is_the_parts_one_after_the_other(place):

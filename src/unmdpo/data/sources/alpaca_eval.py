@@ -23,7 +23,7 @@ class AlpacaEval(Source):
         return bad.parse(rows, self._comparison)
 
     def _comparison(self, row: Row) -> Comparison:
-        if "preference" not in row:
+        if row.value("preference") is None:
             raise row.no_comparison("the judge gave no verdict")
         preference = row.number("preference")
         if preference != TIE and not 1 <= preference <= 2:

@@ -20,7 +20,11 @@ MOST = 3  # net votes that count
 CONVERSATIONS = (("conversation_a", "conversation_b"), ("messages_a", "messages_b"))
 RESPONSES = (("response_a", "response_b"), ("response_1", "response_2"))
 WINNERS = ("winner_model_a", "winner_model_b", "winner_tie")
-VERDICTS = {"model_a": -1, "model_b": 1, "tie": 0, "tie (bothbad)": 0, "both_bad": 0}
+VERDICTS = {
+    "model_a": -1, "model_b": 1, "a": -1, "b": 1, "tie": 0, "tie (bothbad)": 0, "both_bad": 0,
+}  # fmt: skip
+VOTER = ("question_id", "id", "judge", "judge_hash")
+BALLOT = (*VOTER, "model_a", "model_b", "turn", "tstamp", "timestamp")
 BOTH_BAD_VERDICTS = {"tie (bothbad)", "both_bad"}
 
 
@@ -28,7 +32,8 @@ class Arena(Source):
     shapes: ClassVar = (
         *(frozenset({*names, "winner"}) for names in CONVERSATIONS),
         frozenset({"prompt", *RESPONSES[0], *WINNERS[:2]}),
-        *(frozenset({"prompt", "model_a", "model_b", *names, "winner"}) for names in RESPONSES),
+        frozenset({"prompt", *RESPONSES[0], "winner"}),
+        frozenset({"prompt", "model_a", "model_b", *RESPONSES[1], "winner"}),
     )
     labels: ClassVar = "votes"
     strength: ClassVar = "the net number of votes on the same two answers, at most 3"
@@ -43,7 +48,13 @@ class Arena(Source):
     def comparisons(self, rows: Iterable[Row], bad: BadRows) -> Iterator[Comparison]:
         """In the order of first votes; what is kept of a battle until all votes are read is its first row."""
         battles: dict[bytes, _Battle] = {}
+        cast = set[tuple[object, ...]]()
         for battle in bad.parse(rows, _battle):
+            if battle.ballot in cast:
+                bad.left_out["the same vote again"] += 1
+                continue
+            if battle.ballot is not None:
+                cast.add(battle.ballot)
             known = battles.setdefault(battle.name, battle)
             if known is not battle:
                 known.join(battle)
@@ -57,6 +68,7 @@ class _Battle:
     texts: Unlabelled
     votes: list[int]  # positive for the second answer
     both_bad: list[bool] = field(default_factory=list)
+    ballot: tuple[object, ...] | None = None  # what tells one vote from another
 
     @property
     def name(self) -> bytes:
@@ -81,16 +93,19 @@ def _battle(row: Row) -> _Battle:
     prompt, first, second = _texts(row)
     texts = Unlabelled(prompt, first, second, language=row.optional_text("language"))
     # only what the comparison needs is kept: rows have metadata many times its size
-    return _Battle(Row({}, row.origin), texts, [vote], [both_bad])
+    cast = [name for name in BALLOT if isinstance(row.values.get(name), str | int | float)]
+    ballot = (*(row.values[name] for name in cast), first, second, vote) if set(cast) & set(VOTER) else None
+    return _Battle(Row({}, row.origin), texts, [vote], [both_bad], ballot)
 
 
 def _verdict(row: Row) -> tuple[int, bool]:
     if "winner" not in row.values and WINNERS[0] in row.values:
         first, second = (row.integer(column, 0, 1) for column in WINNERS[:2])
         return second - first, False
-    verdict = row.values.get("winner")
+    verdict = row.value("winner")
     if verdict is None or verdict == "":
         raise row.no_comparison("nobody voted")
+    verdict = verdict.lower() if isinstance(verdict, str) else verdict
     if verdict == "tie (inconsistent)":
         raise row.no_comparison("the judge's verdict depends on the order of the answers")
     if not isinstance(verdict, str) or verdict not in VERDICTS:
@@ -105,7 +120,7 @@ def _texts(row: Row) -> tuple[Prompt, str, str]:
         first, second = (_conversation(row, name) for name in names)
     else:
         names = next(names for names in RESPONSES if row.values.keys() >= set(names))
-        first, second = (_turns(row, name) for name in names)
+        first, second = _turns(row, names)
     for messages in (first, second):
         if not messages or messages[-1].role != "assistant" or not messages[:-1]:
             raise row.no_comparison("a conversation does not end with the model's answer")
@@ -120,17 +135,23 @@ def _conversation(row: Row, column: str) -> Prompt:
     messages = (Row({column: _parsed(row, column)}, row.origin) if isinstance(value, str) else row).conversation(
         column
     )
-    turns = row.values.get("turn")
-    return messages[: 2 * turns] if isinstance(turns, int) and turns > 0 else messages
+    turns, system = row.values.get("turn"), bool(messages) and messages[0].role == "system"
+    if isinstance(turns, int | float) and turns >= 1:
+        return messages[: 2 * int(turns) + system]
+    return messages
 
 
-def _turns(row: Row, column: str) -> Prompt:
-    """Prompts and responses in columns of their own, as text or as lists of turns in JSON text."""
-    prompts, responses = _list(row, "prompt"), _list(row, column)
-    turns: list[Message] = []
-    for asked, answered in zip(prompts, responses, strict=False):
-        turns += [Message("user", asked), Message("assistant", answered)]
-    return tuple(turns)
+def _turns(row: Row, names: tuple[str, str]) -> tuple[Prompt, Prompt]:
+    """Prompts and responses in columns of their own: each a text, or each a list of as many turns in JSON text."""
+    columns = [_list(row, name) for name in ("prompt", *names)]
+    if len({len(column) for column in columns}) > 1:
+        columns = [[row.text(name)] for name in ("prompt", *names)]
+    prompts, *responses = columns
+    first, second = (
+        tuple(turn for pair in zip(prompts, side, strict=True) for turn in map(Message, ("user", "assistant"), pair))
+        for side in responses
+    )
+    return first, second
 
 
 def _list(row: Row, column: str) -> list[str]:

@@ -1,10 +1,10 @@
 """Pairs that say which response is better: TRL's shapes, and those of others with the same columns by other names."""
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from itertools import takewhile
+from itertools import chain, islice, takewhile
 from typing import ClassVar
 
 from unmdpo.data.bad import BadRows
@@ -12,10 +12,13 @@ from unmdpo.data.comparison import Comparison
 from unmdpo.data.identity import Message, Prompt
 from unmdpo.data.rows import Row
 from unmdpo.data.sources.base import Source, asked
-from unmdpo.data.strength import StrengthRule, are_strengths, grade, grade_columns
-from unmdpo.errors import UnmdpoWarning
+from unmdpo.data.strength import StrengthRule, are_strengths, grade, grade_columns, graded_by
+from unmdpo.errors import UnmdpoWarning, UserError
 
 ANSWERS = (("chosen", "rejected"), ("chosen_response", "rejected_response"), ("response_j", "response_k"))
+SYSTEMS = ("system", "system_prompt")
+BESIDE = ("documents", "passage")  # what may belong to a prompt, beside its other names
+HEAD, SHORT, NEARLY = 100, 12, 0.9  # rows looked at; a prompt that answers may begin with by chance; share of rows
 PROMPTS = ("prompt", "instruction", "question", "query", "input", "conversations", "trajectory", "messages", "context")
 
 
@@ -24,7 +27,7 @@ class Preference(Source):
     uses: ClassVar = frozenset({"strength"})
     labels: ClassVar = "fixed pairs"
     strength: ClassVar = "a `strength` column, a `margin`, or the difference of two scores; else 1"
-    also: ClassVar = (
+    also: ClassVar[tuple[str, ...]] = (
         "HuggingFaceH4/ultrafeedback_binarized",
         "argilla/ultrafeedback-binarized-preferences-cleaned",
         "Skywork/Skywork-Reward-Preference-80K-v0.2",
@@ -39,89 +42,174 @@ class Preference(Source):
     )
 
     def comparisons(self, rows: Iterable[Row], bad: BadRows) -> Iterator[Comparison]:
-        return bad.parse(rows, _Grader(self.rule).read)
+        """What is so for the whole file, such as where strengths are, is settled by its first rows."""
+        rest = iter(rows)
+        head = list(islice(rest, HEAD))
+        return bad.parse(chain(head, rest), Reader(self, head).read)
+
+    def texts(self, row: Row) -> tuple[Prompt, str, str]:
+        return _texts(row)
 
 
-class _Grader:
-    """Reads rows; all must have the strength columns of the first readable row, since a file has one kind."""
+class Reader:
+    """Reads rows that give their strength in the same columns, and their prompt in the same way."""
 
-    def __init__(self, rule: StrengthRule) -> None:
-        self.rule = rule
-        self.columns: tuple[str, ...] | None = None
+    def __init__(self, source: Preference, head: Sequence[Row]) -> None:
+        self.source, self.rule = source, source.rule
+        self.columns = settled(head, self.rule)
+        self.repeats = _repeats(head)
+        if head:
+            self._tell(head[0])
 
     def read(self, row: Row) -> Comparison:
-        comparison = _comparison(row, self.rule.levels)
-        columns = grade_columns(row, self.rule)
-        if self.columns is not None and columns != self.columns:
+        comparison = self._comparison(row)
+        columns = self.columns
+        if not row.values.keys() >= set(columns) or (not columns and self._graded(row)):
             raise row.error(
-                f"gives its strength in {_names(columns)}, but the rows before it in {_names(self.columns)}"
+                f"gives its strength in {_names(grade_columns(row, self.rule))}, "
+                f"but the rows before it in {_names(columns)}"
             )
-        value = grade(row, columns, self.rule) if columns else 1.0
-        if self.columns is None:
-            self._settle(columns, row)
-        if columns and not are_strengths(columns, self.rule):
-            return replace(comparison, margin=value)
-        return replace(comparison, strength=int(value))
-
-    def _settle(self, columns: tuple[str, ...], row: Row) -> None:
-        self.columns = columns
         if not columns:
-            warnings.warn(
-                f"{row.origin.file}: no strengths, margins or scores were found; every strength is 1, "
-                "so margins carry no information",
-                UnmdpoWarning,
-                stacklevel=2,
+            return replace(comparison, strength=1)
+        value = grade(row, columns, self.rule)
+        if are_strengths(columns, self.rule):
+            return replace(comparison, strength=int(value))
+        return replace(comparison, margin=value)
+
+    def _graded(self, row: Row) -> bool:
+        return any(all(name in row for name in names) for names in graded_by(row))
+
+    def _comparison(self, row: Row) -> Comparison:
+        prompt, chosen, rejected = self.source.texts(row)
+        if self.repeats:
+            chosen, rejected = _without_prompt(row, chosen, rejected)
+        return Comparison(
+            prompt=prompt,
+            chosen=chosen,
+            rejected=rejected,
+            strength=0,
+            source=row.origin,
+            domain=row.optional_text("domain"),
+            language=row.optional_text("language"),
+            votes=_votes(row, self.rule.levels),
+        )
+
+    def _tell(self, first: Row) -> None:
+        if self.rule.labels is not None and not (self.columns and are_strengths(self.columns, self.rule)):
+            raise UserError(
+                "strength.labels says what words mean, but no column holds them: name it in strength.column"
             )
+        if not self.columns:
+            _warn(f"{first.origin.file}: no strengths, margins or scores were found; every strength is 1, "
+                  "so margins carry no information")  # fmt: skip
+        unused = _unused(first)
+        if unused:
+            _warn(f"{first.origin.file}: not used, as the prompt is elsewhere: {_names(unused)}; "
+                  "data.columns can say what the prompt is")  # fmt: skip
+        if self.repeats:
+            _warn(f"{first.origin.file}: the responses repeat the prompt, which is taken off them")
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, UnmdpoWarning, stacklevel=2)
+
+
+def settled(head: Sequence[Row], rule: StrengthRule) -> tuple[str, ...]:
+    """The first of the usual strength columns that some row has values in; one that is empty throughout is none."""
+    if rule.column is not None:
+        return (rule.column,)
+    candidates = dict.fromkeys(columns for row in head for columns in graded_by(row))
+    return next((names for names in candidates if any(all(name in row for name in names) for row in head)), ())
+
+
+def _repeats(head: Sequence[Row]) -> bool:
+    """Whether texts that stand next to a prompt begin with it, in nearly all rows."""
+    asked_in = [row for row in head if len(str(row.values.get("prompt") or "")) >= SHORT]
+    return bool(asked_in) and sum(map(_repeats_prompt, asked_in)) >= NEARLY * len(asked_in)
+
+
+def _repeats_prompt(row: Row) -> bool:
+    prompt = str(row.values["prompt"]).strip() if "prompt" in row else ""
+    answers = [row.values.get(name) for name in ANSWERS[0]]
+    return bool(prompt) and all(isinstance(text, str) and text.strip().startswith(prompt) for text in answers)
+
+
+def _without_prompt(row: Row, chosen: str, rejected: str) -> tuple[str, str]:
+    if not _repeats_prompt(row):
+        return chosen, rejected
+    prompt = row.text("prompt").strip()
+    return chosen.strip().removeprefix(prompt).lstrip(), rejected.strip().removeprefix(prompt).lstrip()
+
+
+def _unused(row: Row) -> tuple[str, ...]:
+    """Columns that may hold a part of the prompt, and are not read."""
+    used = _prompt_column(row)
+    likely = [name for name in (*PROMPTS[1:], *BESIDE) if name != used and isinstance(row.values.get(name), str)]
+    taken = {"input"} if used == "instruction" else set()
+    texts = [row.values.get(name) for name in ("prompt", used or "")]
+    return tuple(name for name in likely if name not in taken and row.values[name] not in ("", *texts))
 
 
 def _names(columns: tuple[str, ...]) -> str:
     return " and ".join(f"'{column}'" for column in columns) or "no column"
 
 
-def _comparison(row: Row, levels: int) -> Comparison:
-    prompt, chosen, rejected = _texts(row)
-    return Comparison(
-        prompt=prompt,
-        chosen=chosen,
-        rejected=rejected,
-        strength=0,
-        source=row.origin,
-        domain=row.optional_text("domain"),
-        language=row.optional_text("language"),
-        votes=_votes(row, levels),
-    )
-
-
 def _votes(row: Row, levels: int) -> tuple[int, ...]:
-    if "votes" not in row:
+    """Each annotator's; a number of votes says nothing about them."""
+    votes = row.values.get("votes")
+    if not isinstance(votes, list):
         return ()
-    items = row.items("votes")
-    return tuple(row.as_integer(f"votes[{i}]", vote, -levels, levels) for i, vote in enumerate(items))
+    return tuple(row.as_integer(f"votes[{i}]", vote, -levels, levels) for i, vote in enumerate(votes))
 
 
 def _texts(row: Row) -> tuple[Prompt, str, str]:
     """The prompt and both responses. Whole conversations hold the prompt themselves; single answers stand next to it;
     plain texts without a prompt begin with it."""
     names = next((names for names in ANSWERS if row.values.keys() >= set(names)), ANSWERS[0])
+    row = row.unpacked((*PROMPTS, *names))
     if any(isinstance(row.value(name), list) and len(row.value(name)) > 1 for name in names):
-        found = _whole(row, names)
-        _check_repeated(row, found[0])
-        return found
-    column = next((name for name in PROMPTS if name in row), None)
-    if column is None and "prompt" not in row.values:
+        prompt, chosen, rejected = _whole(row, names)
+        _check_repeated(row, prompt)
+        return _with_system(row, prompt), chosen, rejected
+    column = _prompt_column(row)
+    if column is None:
         return _whole(row, names)
-    return _asked(row, column or "prompt"), _answer(row, names[0]), _answer(row, names[1])
+    return _asked(row, column), _answer(row, names[0]), _answer(row, names[1])
+
+
+def _prompt_column(row: Row) -> str | None:
+    return next((name for name in PROMPTS if name in row.values), None)
 
 
 def _asked(row: Row, column: str) -> Prompt:
-    """The prompt in its own column, perhaps with Alpaca's `input` or a `system` message beside it."""
+    """The prompt in its own column, perhaps with Alpaca's `input` and `history`, or a `system` message beside it."""
     prompt = row.conversation(column)
     if column == "instruction" and isinstance(row.value(column), str) and row.optional_text("input"):
         prompt = asked(f"{row.text(column)}\n{row.text('input')}")
-    system = row.optional_text("system")
-    if system.strip() and prompt and prompt[0].role != "system":
-        prompt = (Message("system", system), *prompt)
-    return row.check_prompt(column, prompt)
+    if isinstance(row.values.get("history"), list):
+        prompt = (*_history(row), *prompt)
+    return row.check_prompt(column, _with_system(row, prompt))
+
+
+def _history(row: Row) -> Prompt:
+    """LLaMA-Factory's earlier turns: pairs of a question and its answer."""
+    turns: list[Message] = []
+    for i, pair in enumerate(row.items("history")):
+        if (
+            not isinstance(pair, list)
+            or len(pair) != len(ANSWERS[0])
+            or not all(isinstance(text, str) for text in pair)
+        ):
+            raise row.error(f"'history[{i}]' should be a question and its answer")
+        turns += [Message("user", pair[0]), Message("assistant", pair[1])]
+    return tuple(turns)
+
+
+def _with_system(row: Row, prompt: Prompt) -> Prompt:
+    system = next((row.optional_text(name) for name in SYSTEMS if row.optional_text(name).strip()), "")
+    if not system or not prompt or prompt[0].role == "system":
+        return prompt
+    return (Message("system", system), *prompt)
 
 
 def _answer(row: Row, column: str) -> str:

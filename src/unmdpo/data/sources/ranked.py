@@ -20,6 +20,12 @@ class Ranked(AnswersInOneRow):
     strength: ClassVar = "the difference of ranks: 1, 2–3, 4 or more"
     also: ClassVar = ("berkeley-nest/Nectar",)
 
+    @classmethod
+    def fits(cls, row: Row) -> bool:
+        items = row.values.get("answers", row.values.get("completions"))
+        ranked = isinstance(items, list) and all(isinstance(item, Mapping) and "rank" in item for item in items)
+        return super().fits(row) and ranked
+
     def answers(self, row: Row) -> list[Answer]:
         if "answers" in row.values:
             prompt, column = turns_of(row, "prompt"), "answers"

@@ -33,7 +33,7 @@ class GoodAndBad(Source):
         good, bad = ([_text(row, column, item) for item in row.items(column)] for column in COLUMNS)
         if not good or not bad:
             raise row.no_comparison("there is no good or no bad answer")
-        return [Unlabelled(prompt, a, b, domain).compare(row, -1) for a in good for b in bad]
+        return [Unlabelled(prompt, a, b, domain).compare(row, -1) for a in good for b in bad if a != b]
 
 
 def _text(row: Row, column: str, item: object) -> str:

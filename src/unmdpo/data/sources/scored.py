@@ -45,6 +45,8 @@ class Scored(Source):
             for answer in answers:
                 prompts.setdefault(prompt_hash(answer.prompt), []).append(answer)
         for answers in prompts.values():
+            if len(answers) == 1:
+                bad.left_out["a prompt has fewer than two answers"] += 1
             yield from compared(answers, self.settings.pairing)
 
     def answers(self, row: Row) -> list[Answer]:

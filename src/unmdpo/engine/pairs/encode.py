@@ -5,6 +5,7 @@ prefix, and only the response with its end-of-turn token is scored. The prompt's
 answers: a response that would merge with them is tokenized by itself.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from unmdpo.errors import DataError, UserError
 Tokens = NDArray[np.int32]
 CHUNK = 512  # comparisons rendered and tokenized at a time
 NO_LIMIT = 2**31
+OPENED_TAG = re.compile(r"(<[^<>\s/|]+>)\s*\Z")
 APART, REBUILT = "apart", "rebuilt"
 TOLD = {
     APART: "responses begin inside a token: tokenized apart",
@@ -216,7 +218,12 @@ class Joint(NamedTuple):
         return "".join(self.response.split()) in "".join(self.answered[len(self.text) :].split())
 
     def rebuilt(self, frame: Frame) -> str:
-        return self.text + frame.around(self.response)
+        """The response as it stands; a tag that the prompt ends with, such as `<think>`, is not written twice."""
+        opened = OPENED_TAG.search(self.text)
+        response = self.response
+        if opened is not None and response.lstrip().startswith(opened[1]):
+            response = response.lstrip().removeprefix(opened[1]).lstrip("\n")
+        return self.text + frame.around(response)
 
 
 def _after(start: list[int], tokens: list[int]) -> list[int] | None:

@@ -22,14 +22,16 @@ CLOCK = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
 GAP = "\n\n"  # between texts that come to stand in one turn
 PROBE = "unmdpo"
 
-MERGED, OPENED, FOLDED = "merged", "opened", "folded"
+FAILURES = (TemplateError, TypeError, ValueError, KeyError, AttributeError)  # what a template's code may raise
+MERGED, OPENED, FOLDED, LOST = "merged", "opened", "folded", "lost"
 WAYS: tuple[tuple[str, ...], ...] = (  # from mild to strong
     (), (MERGED,), (MERGED, OPENED), (FOLDED,), (FOLDED, MERGED), (FOLDED, MERGED, OPENED),
 )  # fmt: skip
 ADAPTED = {
-    FOLDED: "prompts have a system message that the chat template does not take: it stands before the first user turn",
-    MERGED: "prompts have turns of one speaker in a row, which the chat template refuses: they are joined",
-    OPENED: "prompts begin with the assistant's turn, which the chat template refuses: an empty user turn precedes it",
+    FOLDED: "comparisons have a system message that the chat template does not take: it precedes the first user turn",
+    MERGED: "comparisons have turns of one speaker in a row, which the chat template refuses: they are joined",
+    OPENED: "comparisons begin with the assistant, which the chat template refuses: an empty user turn precedes it",
+    LOST: "comparisons lose turns or change them in the chat template, in every form: is it the right one?",
 }
 
 
@@ -53,7 +55,10 @@ class ChatTemplate:
             )
         self.tokenizer = tokenizer
         self.arguments = dict(arguments or {})
-        written = tokenizer.get_chat_template()
+        try:
+            written = tokenizer.get_chat_template()
+        except ValueError as error:
+            raise UserError(f"{self.name}: {error}; choose one with model.template") from error
         self.text = CLOCK.sub(lambda call: json.dumps(TODAY.strftime(call[2])), written)
         self.writes_today = self.text != written and "date_string" not in self.arguments
         self._ways: dict[tuple[str, ...], tuple[str, ...]] = {}
@@ -73,7 +78,7 @@ class ChatTemplate:
         """The conversation as text; `prefix` adds the start of the assistant's turn."""
         try:
             return self._render(messages, prefix=prefix)
-        except TemplateError as error:
+        except FAILURES as error:
             raise UserError(
                 f"the chat template of {self.name} fails: {error}; "
                 "set another one with model.template, or its arguments with model.chat_template"
@@ -87,7 +92,9 @@ class ChatTemplate:
             self.render([*asked, {"role": "assistant", "content": text}], prefix=False)
             for text in (PROBE, f" {PROBE} ")
         )
-        head, _, after = whole.rpartition(PROBE)
+        head, found, after = whole.rpartition(PROBE)
+        if not found:  # the template changes what is said
+            return Frame("", "", trims=False)
         return Frame(head[len(start) :] if head.startswith(start) else "", after, trims=whole == spaced)
 
     def _render(self, messages: Sequence[Mapping[str, str]], *, prefix: bool) -> str:
@@ -104,15 +111,17 @@ class ChatTemplate:
     def _way(self, roles: tuple[str, ...]) -> tuple[str, ...]:
         """The mildest way that the template takes and that loses no turn; if there is none, as it is."""
         probe = tuple(Message(role, f"{PROBE}{place}.") for place, role in enumerate(roles))
+        taken = False
         for way in WAYS:
             adapted = _adapt(probe, way)
             try:
                 text = self._render(adapted, prefix=True)
-            except TemplateError:
+            except FAILURES:
                 continue
+            taken = taken or way == ()
             if all(message.content in text for message in probe):
                 return tuple(step for step in way if _adapt(probe, tuple(s for s in way if s != step)) != adapted)
-        return ()
+        return (LOST,) if taken else ()
 
 
 def _adapt(prompt: Prompt, way: Sequence[str]) -> list[dict[str, str]]:

@@ -21,6 +21,8 @@ from unmdpo.pipeline.stages.loaded import Loaded
 from unmdpo.recipe.settings import MixedRows, ValidationRecipe
 from unmdpo.settings import Strict
 
+LOST_TO = {"read": "rows read", "bad": "bad", "ties": "ties"}
+
 
 class ComparisonsSettings(Strict):
     parts: dict[str, MixedRows]  # by name; one without a name if the data is not a mixture
@@ -89,11 +91,16 @@ def read_comparisons(job: Job[ComparisonsSettings]) -> Notes:
     with Loaded.of(job, job.settings.parts) as loaded:
         excluded = loaded.held_out(job.settings.held_out)
         rows = joined(loaded.training(excluded))
+        if not rows:
+            told = ", ".join(f"{loaded.notes[name]:,} {words}" for name, words in LOST_TO.items())
+            raise UserError(f"no comparison is left to train on: {told}, {loaded.rows_of(excluded):,} held out")
         job.save(COMPARISONS, rows)
         held_out = loaded.rows_of(excluded)
         by_part = Counter(rows.column("part"))
         prompts = len(set(rows.prompt_hashes()))
-    shares = {"parts": dict(by_part)} if len(job.settings.parts) > 1 else {}
+    parts = job.settings.parts
+    shares = {"parts": dict(by_part), "weights": {name: part.weight for name, part in parts.items()}}
+    shares = shares if len(parts) > 1 else {}
     return {"comparisons": len(rows), "prompts": prompts, "held_out": held_out, **loaded.notes, **shares}
 
 
@@ -102,7 +109,8 @@ def read_validation(job: Job[ValidationSettings]) -> Notes:
     parts, spec = job.settings.parts, job.settings.validation
     if spec.path is not None:
         (first, *_) = parts.values()
-        parts = {"": first.model_copy(update={"path": spec.path, "split": "train"})}
+        rules = first if len(parts) == 1 else MixedRows(path=spec.path)
+        parts = {"": rules.model_copy(update={"path": spec.path, "split": "train"})}
     elif spec.fraction is None:
         parts = {name: part.model_copy(update={"split": spec.split}) for name, part in parts.items()}
     with Loaded.of(job, parts) as loaded:

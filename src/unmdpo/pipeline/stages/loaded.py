@@ -21,6 +21,7 @@ from unmdpo.pipeline.stage import Job, Notes
 from unmdpo.recipe.settings import MixedRows, RowsRecipe, ValidationRecipe
 
 SPOOLS = "spool-*.arrow"
+ALL = "all"  # splits
 
 
 class Part(NamedTuple):
@@ -103,7 +104,7 @@ def in_share(prompt_hash: str, share: float) -> bool:
 
 
 def reference(spec: RowsRecipe) -> DataRef:
-    return DataRef(spec.place, spec.split, spec.revision, spec.config)
+    return DataRef(spec.place, None if spec.split == ALL else spec.split, spec.revision, spec.config)
 
 
 def reading(spec: RowsRecipe) -> Reading:
@@ -121,6 +122,7 @@ def _counts(read: Mapping[str, Comparisons]) -> Notes:
         "read": sum(data.read for data in read.values()),
         "bad": sum(len(data.skipped) for data in read.values()),
         "left_out": dict(left_out),
+        "found": sum(len(data) + len(data.ties) for data in read.values()),
         "ties": ties.total(),
         "both_bad": ties[BOTH_BAD],
         "sources": {name: data.source for name, data in read.items()},

@@ -1,0 +1,200 @@
+"""Files and habits that people brought, and that were once read wrongly, silently or not at all."""
+
+import json
+from decimal import Decimal
+
+import datasets
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from tests.worlds.shapes import PAIR, PROMPT, said, user
+from unmdpo.data import DataRef, load_comparisons
+from unmdpo.errors import DataError, UserError
+
+
+def rows_of(count=6):
+    return [{"prompt": f"{i}?", "chosen": "a", "rejected": "d", "strength": 1 + i % 3} for i in range(count)]
+
+
+def text_file(tmp_path, name, text, encoding="utf-8"):
+    (tmp_path / name).write_bytes(text.encode(encoding))
+    return str(tmp_path / name)
+
+
+def test_csv_takes_nothing_for_a_number(tmp_path):
+    """Answers such as 007, true or a date stay as they were written."""
+    path = text_file(tmp_path, "x.csv", "prompt,chosen,rejected,strength\nWho?,007,true,2\nWhen?,2024-01-01,42,3\n")
+    data = load_comparisons(path)
+    assert [(row.chosen, row.rejected, row.strength) for row in data] == [("007", "true", 2), ("2024-01-01", "42", 3)]
+
+
+@pytest.mark.parametrize("delimiter", ";|")
+def test_csv_with_other_delimiters(tmp_path, delimiter):
+    text = "prompt,chosen,rejected,strength\nQ,a,b,2\n".replace(",", delimiter)
+    assert [row.strength for row in load_comparisons(text_file(tmp_path, "x.csv", text))] == [2]
+
+
+def test_csv_with_a_broken_row_and_a_missing_answer(tmp_path):
+    good = "".join(f"Q{i},a,b,1\n" for i in range(400))
+    path = text_file(tmp_path, "x.csv", "prompt,chosen,rejected,strength\n" + good + "Q,a,b\nQ,,b,1\n")
+    with pytest.warns(
+        UserWarning, match=r"2 of 402 rows are bad(.|\n)*3 fields, but the header has 4(.|\n)*not missing"
+    ):
+        assert len(load_comparisons(path)) == 400
+
+
+def test_tsv_with_quotes_that_are_text(tmp_path):
+    rows = ['w1\t"w2" w3 said\tw4\t1', 'w5\t"w6 opened only\tw7\t2', "w8\tw9\tw10\t1", 'w11\tw12 closed"\tw13\t3']
+    path = text_file(tmp_path, "x.tsv", "prompt\tchosen\trejected\tstrength\n" + "\n".join(rows) + "\n")
+    data = load_comparisons(path)
+    assert [row.chosen for row in data] == ['"w2" w3 said', '"w6 opened only', "w9", 'w12 closed"']
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.jsonl"])
+def test_other_encodings_are_named(tmp_path, name):
+    text = "prompt,chosen,rejected\nQ,é,b\n" if name == "x.csv" else '{"prompt": "Q"}\n'
+    with pytest.raises(UserError, match=r"not UTF-8 \(.*UTF-16"):
+        load_comparisons(text_file(tmp_path, name, text, "utf-16"))
+
+
+@pytest.mark.filterwarnings("ignore:.*no strengths")
+@pytest.mark.parametrize("pack", [json.dumps, repr])
+def test_messages_written_as_text_are_read_back(write, pack):
+    row = {"prompt": pack([user("Q?")]), "chosen": pack([said('it\'s "a"')]), "rejected": pack([said("b")])}
+    (read,) = load_comparisons(write([row]))
+    assert (read.prompt[0].content, read.chosen, read.rejected) == ("Q?", 'it\'s "a"', "b")
+    numpy_like = row | {"prompt": "[{'role': 'user', 'content': 'a'}\n {'role': 'assistant', 'content': 'b'}]"}
+    with pytest.raises(DataError, match="messages written as text, which cannot be read back"):
+        load_comparisons(write([numpy_like]))
+
+
+def test_responses_that_repeat_the_prompt(write):
+    prompt = "What is a prime number?"
+    asked = [f"{prompt} {i}" for i in range(9)]
+    rows = [{"prompt": text, "chosen": f"{text} Seven.", "rejected": f"{text} Nine.", "strength": 1} for text in asked]
+    with pytest.warns(UserWarning, match="the responses repeat the prompt, which is taken off them"):
+        data = load_comparisons(write(rows))
+    assert (data.rows[0].chosen, data.rows[0].rejected) == ("Seven.", "Nine.")
+    plain = [row | {"chosen": "Seven."} for row in rows]
+    assert load_comparisons(write(plain)).rows[0].rejected == f"{prompt} 0 Nine."
+
+
+def test_strengths_beside_transcripts_count(write):
+    row = {"chosen": "\n\nHuman: Q\n\nAssistant: a", "rejected": "\n\nHuman: Q\n\nAssistant: b"}
+    data = load_comparisons(write([row | {"strength": k, "domain": "x"} for k in (1, 2, 3)]))
+    assert (data.source, [r.strength for r in data], data.rows[0].domain) == ("hh", [1, 2, 3], "x")
+
+
+@pytest.mark.filterwarnings("ignore:.*no strengths")
+def test_text_before_a_transcript_is_a_system_message(write):
+    first = {"chosen": "\n\nHuman: Q\n\nAssistant: a", "rejected": "\n\nHuman: Q\n\nAssistant: b"}
+    second = {name: "You are a pirate.\n\nHuman: Q2\n\nAssistant: " + name for name in ("chosen", "rejected")}
+    data = load_comparisons(write([first, second]))
+    assert [message.role for message in data.rows[1].prompt] == ["system", "user"]
+
+
+def test_what_stands_beside_the_prompt(write):
+    row = {"chosen": "a", "rejected": "b", "strength": 1}
+    (history,) = load_comparisons(write([row | {"instruction": "And?", "input": "", "history": [["Hi", "Hello"]]}]))
+    assert [message.content for message in history.prompt] == ["Hi", "Hello", "And?"]
+    (system,) = load_comparisons(write([row | {"prompt": "Q?", "system_prompt": "Be brief."}]))
+    assert system.prompt[0].role == "system"
+    with pytest.warns(UserWarning, match="not used, as the prompt is elsewhere: 'context'"):
+        load_comparisons(write([row | {"question": "Q?", "context": "A long passage."}]))
+    with (
+        pytest.warns(UserWarning, match="not used, as the prompt is elsewhere: 'question'"),
+        pytest.raises(DataError, match="'prompt' should be text or a list of messages, not missing"),
+    ):
+        load_comparisons(write([row | {"prompt": None, "question": "scraped"}]))
+
+
+def test_a_strength_column_that_is_empty_throughout_is_none(write):
+    rows = [{"prompt": f"{i}?", "chosen": "a", "rejected": "b", "strength": None, "margin": i + 1.0} for i in range(9)]
+    assert {row.strength for row in load_comparisons(write(rows))} == {1, 2, 3}
+
+
+def test_named_columns_come_before_others(write):
+    rows = [PROMPT | PAIR | {"strength": 1, "gap": 1.0 + i} for i in range(9)]
+    data = load_comparisons(
+        write(rows), columns={"prompt": "prompt", "chosen": "chosen", "rejected": "rejected", "margin": "gap"}
+    )
+    assert {row.strength for row in data} == {1, 2, 3}
+    with pytest.raises(DataError, match=r"columns.strength: there is no 'gapp'; did you mean 'gap'"):
+        load_comparisons(write(rows), columns={"strength": "gapp"})
+
+
+def test_ratings_belong_to_texts(write):
+    row = {"input": "Q?", **PAIR, "generations": ["Nine.", "Seven."], "rating": [9.0, 3.0]}
+    with pytest.raises(DataError, match="the chosen response is rated lower, by 6"):
+        load_comparisons(write([row]))
+
+
+def test_texts_that_look_like_lists_stay_texts(write):
+    row = {"prompt": "List two.", "model_a": "x", "model_b": "y", "response_a": '["x","y"]', "response_b": '["x","z"]',
+           "winner": "A"}  # fmt: skip
+    (read,) = load_comparisons(write([row]))
+    assert (read.chosen, read.rejected) == ('["x","y"]', '["x","z"]')
+
+
+def test_a_split_column_is_believed_and_told(write):
+    rows = [PROMPT | PAIR | {"strength": 1, "split": split} for split in ("train", "train", "test")]
+    data = load_comparisons(write(rows))
+    assert (len(data), data.left_out) == (2, {"they are of the split 'test'": 1})
+    assert len(load_comparisons(DataRef(write(rows), "test"))) == 1
+    assert len(load_comparisons(DataRef(write(rows), None))) == 3
+
+
+def test_splits_with_longer_names(tmp_path, write):
+    for name in ("train_prefs", "train_sft", "test_prefs"):
+        write(rows_of(), f"uf/{name}-00000-of-00001.jsonl")
+    folder = str(tmp_path / "uf")
+    with pytest.raises(UserError, match="several splits are 'train' here: train_prefs, train_sft; say which"):
+        load_comparisons(folder, source="preference")
+    assert len(load_comparisons(DataRef(folder, "train_prefs"))) == 6
+
+
+def test_files_beside_the_data(tmp_path, write):
+    write(rows_of(), "folder/train.jsonl")
+    (tmp_path / "folder" / "config.json").write_text('{\n "a": 1\n}')
+    (tmp_path / "folder" / "train-empty.jsonl").write_text("")
+    assert len(load_comparisons(str(tmp_path / "folder"))) == 6
+    write(rows_of(), "folder/extra.jsonl")
+    with pytest.warns(UserWarning, match="not read, since other files are named after the split 'train': extra.jsonl"):
+        assert len(load_comparisons(str(tmp_path / "folder"))) == 6
+    datasets.Dataset.from_list(rows_of()).save_to_disk(tmp_path / "saved")
+    stream = next((tmp_path / "saved").glob("data-*.arrow")).read_bytes()
+    (tmp_path / "saved" / "cache-0123456789abcdef.arrow").write_bytes(stream)
+    assert len(load_comparisons(str(tmp_path / "saved"))) == 6
+
+
+def test_rows_under_a_key(tmp_path):
+    (tmp_path / "x.json").write_text(json.dumps({"version": 1, "data": rows_of()}, indent=1))
+    assert len(load_comparisons(str(tmp_path / "x.json"))) == 6
+
+
+def test_a_mirror_s_other_configurations(tmp_path, write):
+    write(
+        [{"context": [user("Q")], "good_edited_response": "a", "bad_edited_response": "b"}],
+        "hs3/edit_quality/train.jsonl",
+    )
+    write(
+        [{"context": [user("Q")], "response1": "a", "response2": "b", "overall_preference": 1}],
+        "hs3/preference/train.jsonl",
+    )
+    assert load_comparisons(str(tmp_path / "hs3")).source == "helpsteer3"
+    assert load_comparisons(DataRef(str(tmp_path / "hs3"), config="edit_quality")).source == "helpsteer3-edits"
+    write(rows_of(), "own/train.jsonl")
+    write(rows_of(2), "own/preference/extra.jsonl")
+    with pytest.warns(UserWarning, match="not read"):
+        assert len(load_comparisons(str(tmp_path / "own"))) == 6
+
+
+def test_tables_with_other_types(tmp_path):
+    rows = [row | {"strength": Decimal(row["strength"]), "domain": 7, "language": None} for row in rows_of()]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "x.parquet")
+    data = load_comparisons(str(tmp_path / "x.parquet"))
+    assert ([row.strength for row in data][:3], data.rows[0].domain) == ([1, 2, 3], "7")
+    sides = {"prompt": {"role": ["user"], "content": ["Q?"]}, "chosen": "a", "rejected": "b", "strength": 1}
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([sides]), tmp_path / "y.parquet")
+    assert load_comparisons(str(tmp_path / "y.parquet")).rows[0].prompt[0].content == "Q?"
