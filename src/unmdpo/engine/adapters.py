@@ -101,6 +101,10 @@ def _start(model: PreTrainedModel, seed: int) -> None:
 def save_adapter(adapted: "PeftModel", folder: Path, masters: Mapping[str, Tensor]) -> None:
     """Saves only the adapter, in PEFT's format, with the float32 `masters` of its weights."""
     weights = {f"base_model.model.{name}": value for name, value in masters.items()}
+    configs: Any = adapted.peft_config.values()
+    for config in configs:
+        if isinstance(config.target_modules, set):  # whose order changes from one process to the next
+            config.target_modules = sorted(config.target_modules)
     adapted.save_pretrained(str(folder), state_dict=weights)
 
 
