@@ -111,3 +111,22 @@ def test_shares_in_words():
     assert shares({3: 1, 1: 3}) == "1 75 %, 3 25 %"
     assert shares({"b": 1, "a": 3, "": 1}, most=2) == "a 60 %, (none) 20 %, 1 others"
     assert [percent(share) for share in (0, 0.005, 0.5, 0.999, 1)] == ["0 %", "0.5 %", "50 %", "99.9 %", "100 %"]
+
+
+def test_markup_and_only_ties(write):
+    marked = pair("<|im_start|>user\nQ?<|im_end|>\n<|im_start|>assistant")
+    assert seen_in(write([marked, pair("Other?", strength=2)])).markup == 1
+    ties = seen_in(write([pair(strength=0), pair("B?", strength=0)]))
+    assert (ties.comparisons, ties.ties) == (0, 2)
+    assert ties.strength_means == "there are only ties, so there is nothing to learn"
+
+
+def test_unrelated_conversations_with_the_same_last_turn_are_no_leak(write):
+    path = write([pair([user("A?"), said("a"), user("Continue.")])])
+    other = write([pair([user("B?"), said("b"), user("Continue.")])], "other.jsonl")
+    assert seen_in(path, against=[other]).leaked == {other: 0}
+
+
+def test_many_pairs_of_one_prompt_take_no_time(write):
+    rows = [pair(chosen=f"a{i}", rejected=f"b{i}", strength=1 + i % 3) for i in range(2_000)]
+    assert seen_in(write(rows)).pairs_per_prompt.most == 2_000

@@ -87,3 +87,30 @@ def test_what_cannot_be_looked_at(tmp_path, write):
     assert (unknown.exit_code, "match no known source" in unknown.output) == (2, True)
     folder = run("init", write([{"a": 1}]), "--out", tmp_path)
     assert (folder.exit_code, "should go to a file" in folder.output) == (2, True)
+
+
+def test_columns_by_other_names(write, tmp_path):
+    rows = [{"q": {"text": f"{i}?"}, "good": "a", "bad": "b", "how": 1 + i % 3} for i in range(20)]
+    named = [
+        "--column",
+        "prompt=q.text",
+        "--column",
+        "chosen=good",
+        "--column",
+        "rejected=bad",
+        "--column",
+        "strength=how",
+    ]
+    out = tmp_path / "mine.yaml"
+    done = run("init", write(rows), *named, "--max-bad-rows", "5%", "--out", out)
+    assert done.exit_code == 0, done.output
+    data = load_recipe(str(out)).data
+    assert (data.columns["prompt"], data.max_bad_rows) == ("q.text", 0.05)
+    assert "--column should be what it holds and its name" in run("look", write(rows), "--column", "prompt").output
+
+
+def test_only_ties_get_no_recipe(write, tmp_path):
+    path = write([{"prompt": "Q?", "chosen": "a", "rejected": "b", "strength": 0}])
+    assert "name:" not in run("look", path).output
+    refused = run("init", path, "--out", tmp_path / "x.yaml")
+    assert (refused.exit_code, "only ties" in refused.output) == (2, True)

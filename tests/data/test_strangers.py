@@ -198,3 +198,10 @@ def test_tables_with_other_types(tmp_path):
     sides = {"prompt": {"role": ["user"], "content": ["Q?"]}, "chosen": "a", "rejected": "b", "strength": 1}
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist([sides]), tmp_path / "y.parquet")
     assert load_comparisons(str(tmp_path / "y.parquet")).rows[0].prompt[0].content == "Q?"
+
+
+def test_columns_that_mean_nothing_and_columns_in_capitals(write):
+    with pytest.raises(DataError, match=r"match no known source: q, ans. Say which columns hold what with `columns`"):
+        load_comparisons(write([{"q": "Q", "ans": "a"}]))
+    with pytest.raises(DataError, match=r"closest is '.*'chosen' \(did you mean 'Chosen'"):
+        load_comparisons(write([{"Prompt": "Q", "Chosen": "a", "Rejected": "b"}]))

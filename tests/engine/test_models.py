@@ -201,6 +201,7 @@ def test_merging_says_what_rounding_cost():
     assert weights.keys() == model.state_dict().keys()
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit")  # peft, when it is imported here first
 def test_adapters_beside_embeddings_and_misspelled_targets_are_refused():
     with pytest.raises(UserError, match=r"leave them out of adapter\.targets"), pytest.warns(UserWarning, match="tie"):
         add_lora(copy.deepcopy(world()[0]), AdapterSettings(targets=["q_proj", "embed_tokens"]))

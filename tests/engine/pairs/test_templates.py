@@ -165,3 +165,26 @@ def test_a_template_that_refuses_everything_names_the_row():
     encoder = Encoder(tokenizer_like("byte_level", "{{ raise_exception('No.') }}"))
     with pytest.raises(DataError, match=r"f.jsonl, row 0: the chat template of the tokenizer fails: No."):
         list(encoder.encode(comparisons(["x"])))
+
+
+def test_a_template_with_a_mistake_names_the_row():
+    encoder = Encoder(tokenizer_like("byte_level", "{{ 1 + messages[0].content }}"))
+    with pytest.raises(
+        DataError, match=r"f.jsonl, row 0: the chat template of the tokenizer fails: unsupported operand"
+    ):
+        list(encoder.encode(comparisons(["x"])))
+
+
+def test_turns_that_are_lost_in_every_form_are_told():
+    last = "{{ messages[-1].role }}: {{ messages[-1].content }}<|im_end|>{% if add_generation_prompt %}A:{% endif %}"
+    encoder = Encoder(tokenizer_like("byte_level", last))
+    list(encoder.encode(comparisons(["x"], ("user", "1?"), ("assistant", "one"), ("user", "2?"))))
+    assert any("1 comparisons lose turns" in remark for remark in encoder.remarks())
+
+
+def test_a_template_that_changes_words_keeps_the_response():
+    shouting = (
+        "{% for m in messages %}{{ m.content | upper }}\n{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
+    )
+    ((_, response),) = texts(Encoder(tokenizer_like("byte_level", shouting)), comparisons(["Hello there"]))
+    assert response == "Hello there"

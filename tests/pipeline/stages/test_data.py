@@ -125,3 +125,9 @@ def test_recipes_about_data(tmp_path, data, says):
         return
     with pytest.raises(UserError, match=says):
         load_recipe(str(path))
+
+
+def test_nothing_to_train_on_is_said(place):
+    write_rows(place / "ties.jsonl", [preference(strength=0), preference(prompt="w2", strength=0)])
+    with pytest.raises(UserError, match="no comparison is left to train on: 2 rows read, 0 bad, 2 ties, 0 held out"):
+        run_of(place, "ties", path=str(place / "ties.jsonl"))

@@ -21,6 +21,8 @@ from unmdpo.data.sources.shp import HumanPreferences
 from unmdpo.data.sources.ultrafeedback import UltraFeedback
 from unmdpo.errors import did_you_mean
 
+MOST_SHOWN = 12
+
 # In the order `detect` tries them: the most specific columns first.
 SOURCES: dict[str, type[Source]] = {
     "helpsteer3": HelpSteer3,
@@ -68,17 +70,18 @@ def detect(row: Row) -> str:
     for columns, why in WITHOUT_COMPARISONS.items():
         if columns <= row.values.keys():
             raise row.error(f"there are no comparisons in this: {why}")
+    advice = f"Say which columns hold what with `columns`, or name the source: {', '.join(SOURCES)}"
     name, columns = _nearest_shape(row.values)
+    if not columns & {column.lower() for column in row.values}:
+        shown = ", ".join(list(row.values)[:MOST_SHOWN])
+        raise row.error(f"these columns match no known source: {shown[:200]}. {advice}")
     missing = sorted(columns - row.values.keys())
     hints = "; ".join(f"'{column}' ({did_you_mean(column, row.values)})" for column in missing)
-    raise row.error(
-        f"these columns match no known source. The closest is '{name}', but it needs {hints}. "
-        f"Say which columns hold what with `columns`, or if you know the source, name it: {', '.join(SOURCES)}"
-    )
+    raise row.error(f"these columns match no known source. The closest is '{name}', but it needs {hints}. {advice}")
 
 
 def _nearest_shape(columns: Iterable[str]) -> tuple[str, frozenset[str]]:
-    have = set(columns)
+    have = {column.lower() for column in columns}
     shapes = [(name, shape) for name, source in SOURCES.items() for shape in source.shapes]
     return max(shapes, key=lambda pair: len(pair[1] & have) / len(pair[1]))
 
