@@ -1,13 +1,15 @@
 """Interrupted runs, parallel stages, and stages shared by several ranks."""
 
 import io
+import json
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from tests.worlds.pipeline import events, judged_by, problems, recipe
-from unmdpo.errors import UserError
+from tests.worlds.rows import preference
+from unmdpo.errors import UnmdpoWarning, UserError
 from unmdpo.pipeline.executors import execute
 from unmdpo.pipeline.run import open_run
 from unmdpo.pipeline.store import Store
@@ -108,3 +110,14 @@ def test_two_ranks_share_a_model(done, folder, tmp_path):
     for name in policies:
         one, two = (load_file(run.policy(name) / "model.safetensors") for run in both)
         assert all(torch.allclose(one[key], two[key], atol=1e-4) for key in one)
+
+
+def test_warnings_of_a_stage_s_process_are_passed_on(folder, tmp_path):
+    """One bad row among two hundred: the command that is watched says so, whichever process read it."""
+    rows = [preference(prompt=f"w{i}", chosen="w1", rejected="w2") for i in range(199)]
+    path = tmp_path / "one-bad.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, preference(prompt=" ")]))
+    data = {"path": str(path), "max_length": 64, "validation": {"fraction": 0.25}}
+    run = open_run(recipe(folder, data=data), Store(tmp_path / "store"))
+    with pytest.warns(UnmdpoWarning, match="1 of 200 rows is bad, and skipped"):
+        execute(run, until="encoded", jobs=2)

@@ -11,6 +11,7 @@ import queue
 import signal
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +21,7 @@ from typing import Any
 
 import torch
 
-from unmdpo.errors import Stopped, UserError, stop
+from unmdpo.errors import Stopped, UnmdpoWarning, UserError, stop
 from unmdpo.pipeline.executors.making import make_here, raise_failures, ready_stages
 from unmdpo.pipeline.executors.ranks import launch
 from unmdpo.pipeline.run import Run, open_run, ranks_of
@@ -104,6 +105,8 @@ def _listen(messages: Any, view: View, failures: dict[str, str]) -> None:
             return
         if kind == "failed":
             failures[name] = text
+        elif kind == "warning":
+            warnings.warn(text, UnmdpoWarning, stacklevel=2)
         else:
             view.progress(name, text)
 
@@ -141,6 +144,7 @@ def _work(recipe: str, root: str, name: str, slot: int, jobs: int, messages: Any
         own = [allowed[(slot * ranks + place) % gpus] for place in range(ranks)]
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(own)
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // jobs))
+    _pass_warnings_on(messages, name)
     try:
         run = open_run(described, Store(Path(root)))
         make(run, run.stages[name], lambda text: messages.put(("progress", name, text)))
@@ -153,3 +157,16 @@ def _work(recipe: str, root: str, name: str, slot: int, jobs: int, messages: Any
         messages.put(("failed", name, traceback.format_exc()))
     messages.close()
     messages.join_thread()
+
+
+def _pass_warnings_on(messages: Any, name: str) -> None:
+    """Our own warnings go to the command that is watched; those of libraries are shown where they arise."""
+    show = warnings.showwarning
+
+    def passed_on(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, UnmdpoWarning):
+            messages.put(("warning", name, str(message)))
+        else:
+            show(message, category, *where, **more)
+
+    warnings.showwarning = passed_on
