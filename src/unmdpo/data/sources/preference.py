@@ -58,11 +58,13 @@ class Reader:
         self.source, self.rule = source, source.rule
         self.columns = settled(head, self.rule)
         self.repeats = _repeats(head)
-        if head:
-            self._tell(head[0])
+        self._told = False
+        if self.rule.labels is not None and not (self.columns and are_strengths(self.columns, self.rule)):
+            raise UserError("strength.labels says what words mean: name the column that holds them in strength.column")
 
     def read(self, row: Row) -> Comparison:
         comparison = self._comparison(row)
+        self._tell(row)
         columns = self.columns
         if not row.values.keys() >= set(columns) or (not columns and self._graded(row)):
             raise row.error(
@@ -95,10 +97,10 @@ class Reader:
         )
 
     def _tell(self, first: Row) -> None:
-        if self.rule.labels is not None and not (self.columns and are_strengths(self.columns, self.rule)):
-            raise UserError(
-                "strength.labels says what words mean, but no column holds them: name it in strength.column"
-            )
+        """Once, with the first row that can be read."""
+        if self._told:
+            return
+        self._told = True
         if not self.columns:
             _warn(f"{first.origin.file}: no strengths, margins or scores were found; every strength is 1, "
                   "so margins carry no information")  # fmt: skip
