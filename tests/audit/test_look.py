@@ -9,6 +9,9 @@ from unmdpo.data.load import DataRef, Reading
 LONG = "This answer goes on and on about the very many things that could be said about the matter at hand and"
 
 
+JOINED = {"another vote on the same two answers, counted with the first": 1}
+
+
 def pair(prompt="Q?", chosen="Yes.", rejected="No.", strength=1, **changes):
     return {"prompt": prompt, "chosen": chosen, "rejected": rejected, "strength": strength} | changes
 
@@ -69,7 +72,7 @@ def test_leaks_whatever_their_case_and_spaces(write, tmp_path):
 def test_votes_and_both_bad(write):
     rows = [battle("model_a"), battle("model_a", judge="another"), battle("both_bad", "x", "y"), battle(None)]
     seen = seen_in(write(rows))
-    assert (seen.voted, seen.ties, seen.both_bad, seen.left_out) == (1, 1, 1, {"nobody voted": 1})
+    assert (seen.voted, seen.ties, seen.both_bad, seen.left_out) == (1, 1, 1, {**JOINED, "nobody voted": 1})
     assert seen.columns == ("conversation_a", "conversation_b", "winner")
 
 

@@ -111,7 +111,7 @@ def test_broken_list_names_the_line(tmp_path):
     with pytest.raises(DataError, match=r"list.json: malformed JSON at line 3, column 9"):
         load_comparisons(str(path))
     path.write_text('{\n"data": [1]\n}')
-    with pytest.raises(DataError, match="use a list, or one object per line"):
+    with pytest.raises(DataError, match="match no known source: data"):
         load_comparisons(str(path))
 
 

@@ -102,10 +102,7 @@ def test_what_stands_beside_the_prompt(write):
     assert system.prompt[0].role == "system"
     with pytest.warns(UserWarning, match="not used, as the prompt is elsewhere: 'context'"):
         load_comparisons(write([row | {"question": "Q?", "context": "A long passage."}]))
-    with (
-        pytest.warns(UserWarning, match="not used, as the prompt is elsewhere: 'question'"),
-        pytest.raises(DataError, match="'prompt' should be text or a list of messages, not missing"),
-    ):
+    with pytest.raises(DataError, match="'prompt' should be text or a list of messages, not missing"):
         load_comparisons(write([row | {"prompt": None, "question": "scraped"}]))
 
 
@@ -205,3 +202,87 @@ def test_columns_that_mean_nothing_and_columns_in_capitals(write):
         load_comparisons(write([{"q": "Q", "ans": "a"}]))
     with pytest.raises(DataError, match=r"closest is '.*'chosen' \(did you mean 'Chosen'"):
         load_comparisons(write([{"Prompt": "Q", "Chosen": "a", "Rejected": "b"}]))
+
+
+def test_prompts_are_taken_off_whole_words_and_nothing_else(write):
+    code = [{"prompt": f"def add_{i}(a, b):\n", "chosen": f"def add_{i}(a, b):\n    c = a + b\n", "strength": 1,
+             "rejected": f"def add_{i}(a, b):\n    pass\n"} for i in range(9)]  # fmt: skip
+    with pytest.warns(UserWarning, match="taken off"):
+        assert load_comparisons(write(code)).rows[0].chosen == "    c = a + b\n"
+    digits = [
+        {"prompt": "Say the number 1", "chosen": "Say the number 10", "rejected": "Say the number 11", "strength": 1}
+    ]
+    assert load_comparisons(write(digits)).rows[0].chosen == "Say the number 10"
+    short = [{"prompt": "Hello", "chosen": "Hello! How are you?", "rejected": "Hello", "strength": 1}] * 30
+    assert load_comparisons(write(short)).rows[0].chosen == "Hello! How are you?"
+    whole = "\n\nHuman: hi there"
+    (hh,) = load_comparisons(write([{"prompt": whole, "chosen": f"{whole}\n\nAssistant: good", "strength": 1,
+                                     "rejected": f"{whole}\n\nAssistant: bad"}]))  # fmt: skip
+    assert (hh.prompt[0].content, hh.chosen) == ("hi there", "good")
+
+
+def test_a_column_called_split_that_means_something_else(write):
+    rows = [PROMPT | PAIR | {"strength": 1, "split": word} for word in ("alpha", "beta", None)]
+    assert len(load_comparisons(write(rows))) == 3
+    with pytest.raises(UserError, match="there is no split 'validation'"):
+        load_comparisons(DataRef(write(rows), "validation"))
+    prefs = [PROMPT | PAIR | {"strength": 1, "split": word} for word in ("train_prefs", "test_prefs", None)]
+    assert [len(load_comparisons(DataRef(write(prefs), name))) for name in ("train", "test_prefs", "test")] == [
+        2,
+        1,
+        1,
+    ]
+
+
+def test_file_names_decide_in_a_folder(tmp_path, write):
+    write([row | {"split": "test"} for row in rows_of()], "named/train.jsonl")
+    write(rows_of(2), "named/train_more.jsonl")
+    write(rows_of(3), "named/test.jsonl")
+    assert len(load_comparisons(str(tmp_path / "named"))) == 8
+    assert len(load_comparisons(DataRef(str(tmp_path / "named"), "test"))) == 3
+
+
+def test_an_unclosed_quote_takes_its_lines_with_it(tmp_path):
+    good = "".join(f"Q{i},a,b,1\n" for i in range(400))
+    path = text_file(tmp_path, "x.csv", "prompt,chosen,rejected,strength\n" + good + 'Q,"a,b,1\n' + good)
+    with pytest.raises(DataError, match="401 of 801 rows are bad"):
+        load_comparisons(path)
+
+
+def test_csv_of_spreadsheets(tmp_path):
+    assert (
+        len(load_comparisons(text_file(tmp_path, "x.csv", "sep=;\nprompt;chosen;rejected;strength\nQ;a;b;1\n"))) == 1
+    )
+    with pytest.raises(DataError, match="the header names 'prompt' twice"):
+        load_comparisons(text_file(tmp_path, "y.csv", "prompt,prompt,chosen,rejected\nQ,P,a,b\n"))
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_json_file_with_one_row(tmp_path, indent):
+    row = {"prompt": [user("Q?")], "chosen": [said("a")], "rejected": [said("b")], "strength": 1}
+    (tmp_path / "x.json").write_text(json.dumps(row, indent=indent))
+    assert load_comparisons(str(tmp_path / "x.json")).rows[0].chosen == "a"
+    (tmp_path / "y.json").write_text('{"data": [\n' + ",\n".join(map(json.dumps, rows_of())) + "\n]}")
+    assert len(load_comparisons(str(tmp_path / "y.json"))) == 6
+
+
+def test_texts_about_messages_stay_texts(write):
+    asked, answered = "[{'role': 'x'}] what does this mean?", '[{"role": "robot", "content": "hi"}]'
+    row = {"prompt": asked, "chosen": answered, "rejected": "b", "strength": 1}
+    (read,) = load_comparisons(write([row]))
+    assert (read.prompt[0].content, read.chosen) == (asked, answered)
+
+
+def test_a_context_that_only_some_rows_have_is_told(write):
+    rows = [
+        {"question": f"{i}?", "context": "A passage." if i else "", "chosen": "a", "rejected": "b", "strength": 1}
+        for i in range(3)
+    ]
+    with pytest.warns(UserWarning, match="not used, as the prompt is elsewhere: 'context'"):
+        load_comparisons(write(rows))
+
+
+def test_a_file_of_junk_is_given_up_early(tmp_path):
+    (tmp_path / "x.jsonl").write_text("junk\n" * 300_000)
+    with pytest.raises(DataError, match=r"row 1: malformed JSON"):
+        load_comparisons(str(tmp_path / "x.jsonl"))

@@ -257,7 +257,7 @@ SHAPES: dict[str, Shape] = {
         [battle("model_a"), battle("model_b", "Nine.", "Seven."), battle("tie"), battle("tie (bothbad)", "x", "y"),
          battle(None), battle("model_a", conversation_b=talk("Nine.", "Else?")), battle("model_b", "u", "v")],
         [("Seven.", "Nine.", 2), ("v", "u", 1), ("x", "y", 0)],
-        left_out=2,
+        left_out=4,
     ),
     "Arena 55k": Shape(
         "arena",
@@ -265,6 +265,7 @@ SHAPES: dict[str, Shape] = {
           "response_b": '["Nine."]', "winner_model_a": a, "winner_model_b": b, "winner_tie": 1 - a - b}
          for i, (a, b) in enumerate([(1, 0), (0, 1), (1, 0)])],
         [BETTER],
+        left_out=2,
     ),
     "Arena 140k": Shape("arena", [arena_140k("model_a")], [BETTER]),
     "MT-Bench human": Shape(
@@ -273,7 +274,7 @@ SHAPES: dict[str, Shape] = {
           "conversation_a": [*talk("Seven."), *talk("x")], "conversation_b": [*talk("Nine."), *talk("y")]}
          for winner, judge in (("model_a", "expert_1"), ("model_a", "expert_2"), ("tie (inconsistent)", "gpt4"))],
         [("Seven.", "Nine.", 2)],
-        left_out=1,
+        left_out=2,
     ),
     "AlpacaEval": Shape(
         "alpaca-eval",

@@ -98,13 +98,16 @@ def init(
 
 def _reading(source: str, columns: list[str] | None, max_bad_rows: str, strict: bool = False) -> "Reading":
     from unmdpo.data.bad import limit_of
-    from unmdpo.data.load import Reading
-    from unmdpo.errors import UserError
+    from unmdpo.data.columns import TARGETS
+    from unmdpo.data.load import AUTO, Reading
+    from unmdpo.errors import UserError, did_you_mean
 
     named = [text.partition("=") for text in columns or []]
     for name, equals, path in named:
         if not (name and equals and path):
             raise UserError(f"--column should be what it holds and its name, such as prompt=task.text, not '{name}'")
+        if source == AUTO and name not in TARGETS:
+            raise UserError(f"--column {name}={path}: rows are not read for '{name}'; {did_you_mean(name, TARGETS)}")
     mapped = {name: path for name, _, path in named}
     return Reading(source, columns=mapped, max_bad_rows=limit_of(max_bad_rows, strict=strict))
 

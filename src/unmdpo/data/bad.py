@@ -52,6 +52,10 @@ def limit_of(text: str, *, strict: bool = False) -> int | float:
     return limit
 
 
+class Enough(Exception):
+    """Nothing but bad lines so far."""
+
+
 @dataclass
 class BadRows:
     """Counts rows as they are read, and collects what is wrong with those that cannot be."""
@@ -60,6 +64,7 @@ class BadRows:
     read: int = 0
     errors: list[DataError] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
+    most: int | None = None  # bad lines, after which there is no use in reading on
 
     def add(self, error: DataError) -> None:
         if isinstance(error, LeftOut):
@@ -71,6 +76,8 @@ class BadRows:
         """A line that is not even a row."""
         self.read += 1
         self.add(error)
+        if self.most is not None and len(self.errors) >= self.most:
+            raise Enough
 
     def counted(self, rows: Iterable[Item]) -> Iterator[Item]:
         for row in rows:

@@ -9,15 +9,17 @@ import re
 from collections.abc import Callable, Iterator
 from io import BufferedReader, TextIOWrapper
 from itertools import islice
-from typing import Literal
+from typing import Any, Literal
 
 from unmdpo.data.bad import BadRows
 from unmdpo.data.comparison import Origin
 from unmdpo.data.rows import Row
 from unmdpo.errors import DataError
 
+MOST = 0.9  # share of lines that are whole rows, if quotes are text
 LONGEST_FIELD = 1 << 30
 DELIMITERS = ",;\t|"
+SAID = re.compile(r"sep=(.)\s*\Z", re.IGNORECASE)  # a first line that spreadsheets write
 LOOKED_AT = 1_000  # lines that tell how a file is quoted
 
 
@@ -27,10 +29,13 @@ def read_csv(path: str, open_file: Callable[[], BufferedReader], bad: BadRows, d
     try:
         with TextIOWrapper(open_file(), "utf-8-sig", newline="") as text:
             head = list(islice(text, LOOKED_AT))
-        delimiter = delimiter or max(DELIMITERS, key=head[0].count) if head else ","
+        said = SAID.match(head[0]) if head else None
+        delimiter = said[1] if said else delimiter or (max(DELIMITERS, key=head[0].count) if head else ",")
         plain = delimiter == "\t" and _quotes_are_text(head)
         quoting: Literal[0, 3] = csv.QUOTE_NONE if plain else csv.QUOTE_MINIMAL
         with TextIOWrapper(open_file(), "utf-8-sig", newline="") as text:
+            if said:
+                next(text)
             yield from _rows(path, csv.reader(text, delimiter=delimiter, quoting=quoting, strict=True), bad)
     except UnicodeDecodeError as error:
         utf16 = error.object[:2] in (b"\xff\xfe", b"\xfe\xff")
@@ -38,22 +43,27 @@ def read_csv(path: str, open_file: Callable[[], BufferedReader], bad: BadRows, d
         raise DataError(path, f"not UTF-8 ({kind}); save it as UTF-8") from error
 
 
-def _rows(path: str, records: Iterator[list[str]], bad: BadRows) -> Iterator[Row]:
+def _rows(path: str, records: Any, bad: BadRows) -> Iterator[Row]:
     names: list[str] | None = None
     number = 0
     while True:
+        before = records.line_num
         try:
             record = next(records)
         except StopIteration:
             return
         except csv.Error as error:
-            number += 1
-            bad.unreadable(DataError(Origin(path, number), f"not readable as CSV: {error}"))
+            for _ in range(max(1, records.line_num - before)):  # a quote that does not close takes many lines with it
+                number += 1
+                bad.unreadable(DataError(Origin(path, number), f"not readable as CSV: {error}"))
             continue
         if not record:
             continue
         if names is None:
             names = record
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise DataError(path, f"the header names '{twice[0]}' twice")
             continue
         number += 1
         origin = Origin(path, number)
@@ -67,7 +77,8 @@ def _rows(path: str, records: Iterator[list[str]], bad: BadRows) -> Iterator[Row
 def _quotes_are_text(lines: list[str]) -> bool:
     """Whether some field begins with a quote that does not enclose it, in lines that are all whole rows: tables with
     tabs are often written plainly."""
-    if len({line.count("\t") for line in lines if line.strip()}) > 1:
+    whole = [line.count("\t") == lines[0].count("\t") for line in lines if line.strip()]
+    if sum(whole) < MOST * len(whole):
         return False
     fields = (field for line in lines for field in line.rstrip("\r\n").split("\t") if field.startswith('"'))
     return any(re.fullmatch(r'"([^"]|"")*"', field) is None for field in fields)

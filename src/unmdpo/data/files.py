@@ -23,10 +23,12 @@ from unmdpo.errors import DataError, UserError
 
 BUFFER = 1 << 20
 BESIDE = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}  # about data, not data
+SMALL = 1 << 20  # bytes of a file that is about others
 FEW_KEYS = 4  # of an object around a list of rows
 SPLIT_WORDS = {"train": "train", "training": "train", "test": "test"} | dict.fromkeys(
     ("validation", "valid", "val", "dev", "eval"), "validation"
 )
+PURPOSES = ("prefs", "sft", "gen", "rm", "dpo", "kto", "raw", "filtered")  # for which the same rows are kept again
 CACHED = re.compile(r"cache-[0-9a-f]+.*\.arrow")  # what `datasets` keeps of its own work
 Reader = Callable[[Path, BadRows], Iterator[Row]]
 
@@ -70,20 +72,20 @@ def data_files(folder: Path, split: str | None) -> list[Path]:
     if split is None:
         return files
     named = {path: name for path in files if (name := _split_of(path.relative_to(folder))) is not None}
+    usual = {path: name for path, (_, name) in named.items()}
+    if "train" not in usual.values():
+        usual = {path: usual.get(path, "train") for path in files}
+    chosen = [path for path in files if usual.get(path) == split]
     exact = [path for path, (full, _) in named.items() if full == split]
-    if exact:
-        return exact
-    splits = {path: usual for path, (_, usual) in named.items()}
-    if "train" not in splits.values():
-        splits = {path: splits.get(path, "train") for path in files}
-    chosen = [path for path in files if splits.get(path) == split]
-    if not chosen:
-        here = ", ".join(sorted({*splits.values()}))
+    if not chosen and not exact:
+        here = ", ".join(sorted({*usual.values()}))
         raise UserError(f"{folder}: no files for the split '{split}'; splits here: {here}")
-    several = sorted({named[path][0] for path in chosen if path in named})
-    if len(several) > 1:
-        raise UserError(f"{folder}: several splits are '{split}' here: {', '.join(several)}; say which")
-    return chosen
+    purposes = sorted(
+        {named[path][0] for path in chosen if path in named} & {f"{split}_{purpose}" for purpose in PURPOSES}
+    )
+    if len(purposes) > 1:
+        raise UserError(f"{folder}: several splits are '{split}' here: {', '.join(purposes)}; say which")
+    return chosen or exact
 
 
 def files_of_no_split(folder: Path) -> list[Path]:
@@ -112,27 +114,28 @@ def _all_files(folder: Path) -> list[Path]:
 def _is_one_object(path: Path) -> bool:
     """Whether a JSON file beside data is about it, such as a model's or a dataset's configuration."""
     try:
-        with _open(path) as file:
-            return file.readline().strip() == b"{"
-    except OSError:
+        if path.stat().st_size > SMALL:
+            return False
+        whole = json.loads(path.read_bytes())
+    except (OSError, ValueError):
         return False
+    return isinstance(whole, dict) and len(_rows_in(whole)) == 1
 
 
 def _split_of(path: Path) -> tuple[str, str] | None:
     """A file's split by its full name and by its usual one: (`train_prefs`, `train`)."""
-    for word in reversed(re.split(r"[^a-z0-9_]+", str(path).lower())):
-        parts = [part.rstrip("0123456789") for part in word.split("_")]
-        place = next((place for place in range(len(parts) - 1, -1, -1) if parts[place] in SPLIT_WORDS), None)
-        if place is not None:
-            usual = SPLIT_WORDS[parts[place]]
-            rest = [part for part in parts[place + 1 :] if part]
-            return "_".join([usual, *rest]), usual
-    return None
+    words = reversed(re.split(r"[^a-z0-9_]+", str(path).lower()))
+    return next((found for word in words if (found := split_named(word)) is not None), None)
 
 
-def split_named(name: object) -> str:
-    """A split by its usual name: `val` and `valid1` are `validation`."""
-    return SPLIT_WORDS.get(str(name).lower().rstrip("0123456789"), str(name))
+def split_named(word: str) -> tuple[str, str] | None:
+    """A split by its full name and its usual one (`valid1` is `validation`), if the word means one."""
+    parts = [part.rstrip("0123456789") for part in word.lower().split("_")]
+    place = next((place for place in range(len(parts) - 1, -1, -1) if parts[place] in SPLIT_WORDS), None)
+    if place is None:
+        return None
+    usual = SPLIT_WORDS[parts[place]]
+    return "_".join([usual, *(part for part in parts[place + 1 :] if part)]), usual
 
 
 def _extension(path: Path) -> str:
@@ -189,14 +192,15 @@ def _decode(where: Origin | Path, content: bytes, encoding: str) -> Any:
 def _json(path: Path, bad: BadRows) -> Iterator[Row]:
     """A JSON list of objects, or JSON lines, which many datasets store with this extension."""
     text = (line.strip(b"\xef\xbb\xbf \t\r\n") for _, line in _lines(path))
-    first = next(filter(None, text), b"")
-    second = next(filter(None, text), b"")
-    one_object = first == b"{" or (first.startswith(b"{") and not second)
-    if not first.startswith(b"[") and not one_object:
+    first, second = next(filter(None, text), b""), next(filter(None, text), b"")
+    if first.startswith(b"{") and second and _is_json(first):
+        yield from _json_lines(path, bad)
+        return
+    if not first.startswith((b"{", b"[")):
         yield from _json_lines(path, bad)
         return
     whole = _decode(path, b"".join(line for _, line in _lines(path)), "utf-8-sig")
-    for number, values in enumerate(_rows_in(path, whole), 1):
+    for number, values in enumerate(_rows_in(whole), 1):
         origin = Origin(str(path), number)
         try:
             yield _row(values, origin)
@@ -204,16 +208,30 @@ def _json(path: Path, bad: BadRows) -> Iterator[Row]:
             bad.unreadable(error)
 
 
-def _rows_in(path: Path, whole: Any) -> list[Any]:
-    """A list, or the one list of objects in an object, such as `{"data": […]}`; a single object is one row."""
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _rows_in(whole: Any) -> list[Any]:
+    """A list, or the one list of objects in an object, such as `{"data": […]}`; any other object is one row."""
     if isinstance(whole, list):
         return whole
-    lists = [value for value in whole.values() if isinstance(value, list) and value and isinstance(value[0], dict)]
-    if len(lists) == 1 and len(whole) <= FEW_KEYS:
-        return list(lists[0])
-    if "chosen" in whole or "prompt" in whole:
-        return [whole]
-    raise DataError(path, "starts with an object that spans several lines; use a list, or one object per line")
+    lists = [value for value in whole.values() if _are_rows(value)] if isinstance(whole, dict) else []
+    return list(lists[0]) if len(lists) == 1 and len(whole) <= FEW_KEYS else [whole]
+
+
+def _are_rows(value: Any) -> bool:
+    """Objects in a list, other than messages."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and isinstance(value[0], dict)
+        and not {"role", "from"} & value[0].keys()
+    )
 
 
 def _row(values: Any, origin: Origin) -> Row:

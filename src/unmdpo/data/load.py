@@ -1,5 +1,6 @@
 """The one way to load data: a path or Hub name in, comparisons out."""
 
+import contextlib
 import os.path
 import re
 import warnings
@@ -13,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from unmdpo.data.bad import A_FEW, BadRows
+from unmdpo.data.bad import A_FEW, BadRows, Enough
 from unmdpo.data.columns import check_paths, renamed
 from unmdpo.data.comparison import Comparisons, Origin
-from unmdpo.data.files import READERS, SPLIT_WORDS, data_files, files_of_no_split, is_data, read_file, split_named
+from unmdpo.data.files import READERS, data_files, files_of_no_split, is_data, read_file, split_named
 from unmdpo.data.rows import Row
 from unmdpo.data.sources import SOURCES, Source, SourceSettings, detect
 from unmdpo.data.sources.base import HubData
@@ -131,11 +132,12 @@ def open_source(ref: DataRef, reading: Reading, bad: BadRows) -> Opened:
         raise UserError(f"{ref.path}: a single file without splits, so there is no split '{ref.split}'")
     if ref.local is not None and ref.local.is_dir():
         _tell_left_files(ref, source)
-    rows = bad.counted(read_rows(ref, bad, source))
-    rows = _of_split(rows, source.split_column, ref.split, bad)
+    rows = read_rows(ref, bad, source)
+    column = source.split_column or (SPLIT if whole_file and _has_split_column(ref) else None)
+    rows = _of_split(rows, column, ref.split, None if source.split_column else bad)
     if reading.columns:
         rows = renamed(rows, reading.columns)
-    return Opened(name, source, rows)
+    return Opened(name, source, bad.counted(rows))
 
 
 def _tell_left_files(ref: DataRef, source: Source) -> None:
@@ -169,17 +171,29 @@ def recognize(ref: DataRef, columns: Mapping[str, str] | None = None) -> str:
 def first_rows(ref: DataRef, bad: BadRows | None = None, source: Source | None = None) -> list[Row]:
     """Some rows of the split, or of whatever there is, where a column tells splits apart."""
     bad = bad or BadRows()
+    bad.most = LOOKED_AT
     try:
-        rows = list(islice(read_rows(ref, bad, source), LOOKED_AT))
+        rows = _peeked(read_rows(ref, bad, source))
     except UserError:
         if ref.split is None:
             raise
         rows = []
-    return rows or list(islice(read_rows(replace(ref, split=None), bad, source), LOOKED_AT))
+    return rows or _peeked(read_rows(replace(ref, split=None), bad, source))
+
+
+def _peeked(rows: Iterator[Row]) -> list[Row]:
+    """Some rows, as long as they are not preceded by nothing but bad ones."""
+    found: list[Row] = []
+    with contextlib.suppress(Enough):
+        found.extend(islice(rows, LOOKED_AT))
+    return found
 
 
 def _has_split_column(ref: DataRef) -> bool:
-    return any(isinstance(row.values.get(SPLIT), str) for row in first_rows(replace(ref, split=None)))
+    """Whether a file has a column that names usual splits, and nothing else."""
+    named = [row.values.get(SPLIT) for row in first_rows(replace(ref, split=None))]
+    words = [word for word in named if word is not None]
+    return bool(words) and all(isinstance(word, str) and split_named(word) is not None for word in words)
 
 
 def _recognize_renamed(ref: DataRef, columns: Mapping[str, str]) -> str:
@@ -222,19 +236,17 @@ def _part(folder: Path, ref: DataRef, source: Source | None) -> Path:
     return next((part for part in parts if part.is_dir()), folder)
 
 
-def _of_split(rows: Iterator[Row], column: str | None, split: str | None, bad: BadRows) -> Iterator[Row]:
-    """Only the rows of `split`, if a column names each row's (some write `val`, or `valid1`); rows that say nothing
-    belong to any. Where the source has no such column, one that names usual splits is believed, and that is told."""
+def _of_split(rows: Iterator[Row], column: str | None, split: str | None, told: BadRows | None) -> Iterator[Row]:
+    """Only the rows of `split`, if a column names each row's. Rows without a name are for training; `told` counts
+    those of other splits, unless the source is known to hold several."""
     for row in rows:
-        named = row.values.get(column or SPLIT)
-        usual = split_named(named) if isinstance(named, str) else None
-        unknown = usual is None or (column is None and usual not in SPLIT_WORDS.values())
-        if split is None or unknown or usual == split_named(split):
+        word = row.values.get(column) if column is not None else None
+        names = (split_named(word) or (word, word)) if isinstance(word, str) else ("train", "train")
+        if split is None or column is None or split in names or (column not in row.values and told is None):
             yield row
-        elif column is None:
-            bad.left_out[f"they are of the split '{usual}'"] += 1
-        else:
-            bad.read -= 1  # the file holds other splits, too
+        elif told is not None:
+            told.read += 1
+            told.left_out[f"they are of the split '{names[0]}'"] += 1
 
 
 def hub_rows(

@@ -136,20 +136,23 @@ class Row:
         for column in columns:
             value = self.values.get(column)
             if isinstance(value, str) and PACKED.match(value):
-                found[column] = self._messages(column, value)
+                messages = self._messages(column, value)
+                if messages is not None:
+                    found[column] = messages
         return self.with_values({**self.values, **found}) if found else self
 
-    def _messages(self, column: str, text: str) -> list[Any]:
+    def _messages(self, column: str, text: str) -> list[Any] | None:
+        """None if it is a text that only begins like messages."""
         for read in (json.loads, ast.literal_eval):
             try:
                 messages = read(text)
             except (ValueError, SyntaxError, MemoryError, RecursionError):
                 continue
-            if isinstance(messages, list):
-                return messages
-        raise self.error(
-            f"'{column}' seems to be messages written as text, which cannot be read back; write them as JSON"
-        )
+            return messages if isinstance(messages, list) and all(map(_is_message, messages)) else None
+        if not text.rstrip().endswith("}]"):
+            return None
+        written = f"'{column}' seems to be messages written as text, which cannot be read back"
+        raise self.error(f"{written}; write them as JSON")
 
     def message(self, where: str, item: object) -> Message:
         """A turn with `role` and `content`, or `from` and `value`."""
@@ -193,6 +196,12 @@ class Row:
 
 class LeftOut(DataError):
     """A good row that holds no comparison, such as one that nobody voted on: counted, but nothing to mend."""
+
+
+def _is_message(item: object) -> bool:
+    keys = next((keys for keys in KEYS if isinstance(item, Mapping) and all(key in item for key in keys)), None)
+    role = item.get(keys[0]) if isinstance(item, Mapping) and keys is not None else None
+    return isinstance(role, str) and OTHER_ROLES.get(role, role) in ROLES
 
 
 def _parsed_number(text: str) -> float | int | str:

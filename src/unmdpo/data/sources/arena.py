@@ -23,8 +23,6 @@ WINNERS = ("winner_model_a", "winner_model_b", "winner_tie")
 VERDICTS = {
     "model_a": -1, "model_b": 1, "a": -1, "b": 1, "tie": 0, "tie (bothbad)": 0, "both_bad": 0,
 }  # fmt: skip
-VOTER = ("question_id", "id", "judge", "judge_hash")
-BALLOT = (*VOTER, "model_a", "model_b", "turn", "tstamp", "timestamp")
 BOTH_BAD_VERDICTS = {"tie (bothbad)", "both_bad"}
 
 
@@ -48,16 +46,16 @@ class Arena(Source):
     def comparisons(self, rows: Iterable[Row], bad: BadRows) -> Iterator[Comparison]:
         """In the order of first votes; what is kept of a battle until all votes are read is its first row."""
         battles: dict[bytes, _Battle] = {}
-        cast = set[tuple[object, ...]]()
+        cast = set[bytes]()
         for battle in bad.parse(rows, _battle):
             if battle.ballot in cast:
                 bad.left_out["the same vote again"] += 1
                 continue
-            if battle.ballot is not None:
-                cast.add(battle.ballot)
+            cast.add(battle.ballot)
             known = battles.setdefault(battle.name, battle)
             if known is not battle:
                 known.join(battle)
+                bad.left_out["another vote on the same two answers, counted with the first"] += 1
         for battle in battles.values():
             yield battle.comparison
 
@@ -68,7 +66,7 @@ class _Battle:
     texts: Unlabelled
     votes: list[int]  # positive for the second answer
     both_bad: list[bool] = field(default_factory=list)
-    ballot: tuple[object, ...] | None = None  # what tells one vote from another
+    ballot: bytes = b""  # of the whole row: two that are equal are one vote
 
     @property
     def name(self) -> bytes:
@@ -93,8 +91,8 @@ def _battle(row: Row) -> _Battle:
     prompt, first, second = _texts(row)
     texts = Unlabelled(prompt, first, second, language=row.optional_text("language"))
     # only what the comparison needs is kept: rows have metadata many times its size
-    cast = [name for name in BALLOT if isinstance(row.values.get(name), str | int | float)]
-    ballot = (*(row.values[name] for name in cast), first, second, vote) if set(cast) & set(VOTER) else None
+    whole = json.dumps(row.values, sort_keys=True, default=str)
+    ballot = hashlib.sha256(whole.encode()).digest()
     return _Battle(Row({}, row.origin), texts, [vote], [both_bad], ballot)
 
 

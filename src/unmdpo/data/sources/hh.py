@@ -24,11 +24,11 @@ class HelpfulHarmless(Preference):
     def fits(cls, row: Row) -> bool:
         texts = [row.values.get(column) for column in ("chosen", "rejected")]
         prompt = row.values.get("prompt")
-        whole = prompt is None and all(isinstance(text, str) and is_transcript(text) for text in texts)
+        whole = all(isinstance(text, str) and is_transcript(text) for text in texts)
         return whole or (isinstance(prompt, str) and is_transcript(prompt) and all(isinstance(t, str) for t in texts))
 
     def texts(self, row: Row) -> tuple[Prompt, str, str]:
-        if "prompt" in row:
+        if "prompt" in row and not is_transcript(row.text("chosen")):
             return turns_of(row, "prompt"), row.text("chosen").strip(), row.text("rejected").strip()
         chosen, rejected = (transcript(row.text(column)) for column in ("chosen", "rejected"))
         for turns in (chosen, rejected):

@@ -57,7 +57,8 @@ class Reader:
     def __init__(self, source: Preference, head: Sequence[Row]) -> None:
         self.source, self.rule = source, source.rule
         self.columns = settled(head, self.rule)
-        self.repeats = _repeats(head)
+        self.repeats = type(source) is Preference and _repeats(head)
+        self.unused = unused(head)
         self._told = False
         if self.rule.labels is not None and not (self.columns and are_strengths(self.columns, self.rule)):
             raise UserError("strength.labels says what words mean: name the column that holds them in strength.column")
@@ -104,9 +105,8 @@ class Reader:
         if not self.columns:
             _warn(f"{first.origin.file}: no strengths, margins or scores were found; every strength is 1, "
                   "so margins carry no information")  # fmt: skip
-        unused = _unused(first)
-        if unused:
-            _warn(f"{first.origin.file}: not used, as the prompt is elsewhere: {_names(unused)}; "
+        if self.unused:
+            _warn(f"{first.origin.file}: not used, as the prompt is elsewhere: {_names(self.unused)}; "
                   "data.columns can say what the prompt is")  # fmt: skip
         if self.repeats:
             _warn(f"{first.origin.file}: the responses repeat the prompt, which is taken off them")
@@ -125,31 +125,48 @@ def settled(head: Sequence[Row], rule: StrengthRule) -> tuple[str, ...]:
 
 
 def _repeats(head: Sequence[Row]) -> bool:
-    """Whether texts that stand next to a prompt begin with it, in nearly all rows."""
-    asked_in = [row for row in head if len(str(row.values.get("prompt") or "")) >= SHORT]
-    return bool(asked_in) and sum(map(_repeats_prompt, asked_in)) >= NEARLY * len(asked_in)
+    """Whether texts that stand next to a prompt begin with it, in nearly all rows; short ones may do so by chance."""
+    long = [row for row in head if len(_prompt_text(row)) >= SHORT]
+    return 2 * len(long) >= len(head) > 0 and sum(map(_repeats_prompt, long)) >= NEARLY * len(long)
+
+
+def _prompt_text(row: Row) -> str:
+    prompt = row.values.get("prompt")
+    return prompt if isinstance(prompt, str) else ""
 
 
 def _repeats_prompt(row: Row) -> bool:
-    prompt = str(row.values["prompt"]).strip() if "prompt" in row else ""
+    prompt = _prompt_text(row)
     answers = [row.values.get(name) for name in ANSWERS[0]]
-    return bool(prompt) and all(isinstance(text, str) and text.strip().startswith(prompt) for text in answers)
+    return len(prompt) >= SHORT and all(isinstance(text, str) and _begins_with(text, prompt) for text in answers)
+
+
+def _begins_with(text: str, prompt: str) -> bool:
+    """And goes on with another word."""
+    return text.startswith(prompt) and (prompt[-1:].isspace() or not text[len(prompt) : len(prompt) + 1].isalnum())
 
 
 def _without_prompt(row: Row, chosen: str, rejected: str) -> tuple[str, str]:
     if not _repeats_prompt(row):
         return chosen, rejected
-    prompt = row.text("prompt").strip()
-    return chosen.strip().removeprefix(prompt).lstrip(), rejected.strip().removeprefix(prompt).lstrip()
+    prompt = row.text("prompt")
+    rests = (text.removeprefix(prompt) for text in (chosen, rejected))
+    first, second = (rest if prompt[-1:].isspace() else rest.lstrip() for rest in rests)
+    return first, second
 
 
-def _unused(row: Row) -> tuple[str, ...]:
-    """Columns that may hold a part of the prompt, and are not read."""
+def unused(head: Sequence[Row]) -> tuple[str, ...]:
+    """Columns that may hold a part of the prompt in some row, and are not read."""
+    return tuple(dict.fromkeys(name for row in head for name in _unused_in(row)))
+
+
+def _unused_in(row: Row) -> Iterator[str]:
     used = _prompt_column(row)
-    likely = [name for name in (*PROMPTS[1:], *BESIDE) if name != used and isinstance(row.values.get(name), str)]
-    taken = {"input"} if used == "instruction" else set()
-    texts = [row.values.get(name) for name in ("prompt", used or "")]
-    return tuple(name for name in likely if name not in taken and row.values[name] not in ("", *texts))
+    known = ["", *(row.values.get(name) for name in ("prompt", used or ""))]
+    for name in (*PROMPTS[1:], *BESIDE):
+        joined = name == "input" and used == "instruction"
+        if name != used and not joined and isinstance(row.values.get(name), str) and row.values[name] not in known:
+            yield name
 
 
 def _names(columns: tuple[str, ...]) -> str:
