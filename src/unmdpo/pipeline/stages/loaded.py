@@ -5,9 +5,10 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -24,10 +25,16 @@ SPOOLS = "spool-*.arrow"
 ALL = "all"  # splits
 
 
-class Part(NamedTuple):
+@dataclass(frozen=True)
+class Part:
     rows: ComparisonTable
     ties: ComparisonTable
     weight: float
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Each row's prompt hash."""
+        return list(self.rows.prompt_hashes())
 
 
 @dataclass(frozen=True)
@@ -58,25 +65,24 @@ class Loaded:
         """The prompts of the share that is kept for validation."""
         if spec is None or spec.fraction is None:
             return set()
-        hashes = {name for part in self.parts.values() for name in part.rows.prompt_hashes()}
+        hashes = {name for part in self.parts.values() for name in part.names}
         return split_prompts(hashes, spec.fraction, spec.seed)
 
     def rows_of(self, prompts: set[str]) -> int:
         """How many comparisons these prompts have."""
         if not prompts:
             return 0
-        return sum(name in prompts for part in self.parts.values() for name in part.rows.prompt_hashes())
+        return sum(name in prompts for part in self.parts.values() for name in part.names)
 
     def training(self, excluded: set[str]) -> list[ComparisonTable]:
         """Every part as often as its weight says; of a fraction, that share of its prompts."""
         tables = []
         for part in self.parts.values():
-            names = list(part.rows.prompt_hashes())
-            kept = np.array([name not in excluded for name in names], dtype=np.bool_)
+            kept = np.array([name not in excluded for name in part.names], dtype=np.bool_)
             whole = math.floor(part.weight)
             tables += [part.rows.where(kept)] * whole
             if part.weight > whole:
-                drawn = [in_share(name, part.weight - whole) for name in names]
+                drawn = [in_share(name, part.weight - whole) for name in part.names]
                 tables.append(part.rows.where(kept & np.array(drawn, dtype=np.bool_)))
         return tables
 
