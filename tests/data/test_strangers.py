@@ -286,3 +286,9 @@ def test_a_file_of_junk_is_given_up_early(tmp_path):
     (tmp_path / "x.jsonl").write_text("junk\n" * 300_000)
     with pytest.raises(DataError, match=r"row 1: malformed JSON"):
         load_comparisons(str(tmp_path / "x.jsonl"))
+
+
+def test_a_typo_in_columns_is_found_with_a_named_source_too(write):
+    columns = {"prompt": "q", "response_1": "a", "response_2": "b", "preference_strength": "dleta"}
+    with pytest.raises(DataError, match=r"columns.preference_strength: there is no 'dleta'; did you mean 'delta'"):
+        load_comparisons(write([{"q": "Q?", "a": "x", "b": "y", "delta": 1}]), source="helpsteer2", columns=columns)

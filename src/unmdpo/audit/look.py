@@ -116,6 +116,7 @@ class Look:
     cut_off: int = 0  # answers that seem to end within a sentence
     answers: int = 0
     leaked: dict[str, int] = field(default_factory=dict)  # where else → how many of its prompts are here too
+    splits: list[str] = field(default_factory=list)  # that the data has besides
     identified: int = 0  # prompts whose margins alone could tell their scale
     tokens: Tokens | None = None
 
@@ -172,8 +173,11 @@ def _looked_at(
     for tie in data.ties:
         counter.add(tie)
     counter.finish()
-    for name, prompts in _elsewhere(ref, reading, data.source, against):
-        seen.leaked[name] = counter.shared(prompts)
+    for split, prompts in _other_splits(ref, reading, data.source):
+        seen.splits.append(split)
+        seen.leaked[f"the split '{split}'"] = counter.shared(prompts)
+    for path in against:
+        seen.leaked[path] = counter.shared(_prompts(path))
     return seen, sample
 
 
@@ -236,14 +240,12 @@ class _Counter:
         )
         seen.chosen_longer = float((lengths[:, 1] > lengths[:, 2]).mean()) if len(lengths) else 0.0
 
-    def shared(self, prompts: Iterator[Prompt]) -> int:
+    def shared(self, prompts: Sequence[Prompt]) -> int:
         return len({_normal(prompt) for prompt in prompts} & self.asked)
 
 
-def _elsewhere(
-    ref: DataRef, reading: Reading, source: str, against: Sequence[str]
-) -> Iterator[tuple[str, Iterator[Prompt]]]:
-    """Prompts of the data's other splits, if they lie beside it, and of files that the user names."""
+def _other_splits(ref: DataRef, reading: Reading, source: str) -> Iterator[tuple[str, list[Prompt]]]:
+    """Prompts of the data's other splits, if they lie beside it."""
     for split in OTHER_SPLITS if ref.split is not None and ref.local is not None else ():
         if split != ref.split:
             try:
@@ -252,9 +254,7 @@ def _elsewhere(
                     other = load(replace(ref, split=split), replace(reading, source=source, max_bad_rows=EVERY))
             except UserError:
                 continue  # there is none
-            yield f"the split '{split}'", (row.prompt for row in (*other.rows, *other.ties))
-    for path in against:
-        yield path, iter(_prompts(path))
+            yield split, [row.prompt for row in (*other.rows, *other.ties)]
 
 
 def _prompts(path: str) -> list[Prompt]:

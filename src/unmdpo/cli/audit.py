@@ -56,7 +56,7 @@ def support(
         strength=resolve(StrengthRule, rule, "strength"),
         pairing=resolve(PairRule, {"pairs": pairs, "min_gap": min_gap}, "pairing"),
     )
-    ref = DataRef(data, None if split == "all" else split, revision, config)
+    ref = DataRef.named(data, split, revision, config)
     loaded = load_comparisons(
         ref, source=source, settings=settings, max_bad_rows=limit_of(max_bad_rows, strict=strict)
     )

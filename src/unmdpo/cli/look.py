@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from unmdpo.recipe.draft import Draft
 
 WIDTH, LABEL = 110, 11
-SPLITS = ("validation", "test")
 MOST_FILES = 5
 DEFAULT_MODEL, DEFAULT_SIZE = "HuggingFaceTB/SmolLM2-135M-Instruct", 134_515_008
 
@@ -47,7 +46,7 @@ def look(
 
     for path in (html, json_file):
         check_target(path)
-    ref = DataRef(data, None if split == "all" else split, revision, config)
+    ref = DataRef.named(data, split, revision, config)
     reading = _reading(source, column, max_bad_rows, strict)
     seen, draft = _seen(ref, reading, model, against or [])
     for label, text in facts(seen):
@@ -84,7 +83,7 @@ def init(
     from unmdpo.recipe import load_recipe
 
     check_target(out)
-    ref = DataRef(data, None if split == "all" else split, revision, config)
+    ref = DataRef.named(data, split, revision, config)
     seen, draft = _seen(ref, _reading(source, column, max_bad_rows), model, [])
     if not seen.comparisons:
         raise UserError(f"{data}: {seen.strength_means}")
@@ -114,6 +113,7 @@ def _reading(source: str, columns: list[str] | None, max_bad_rows: str, strict: 
 
 def _seen(ref: "DataRef", reading: "Reading", model: str | None, against: list[str]) -> "tuple[Look, Draft]":
     from unmdpo.audit.look import look as look_at
+    from unmdpo.data.load import ALL
     from unmdpo.recipe.draft import LENGTHS, Draft, fitting_length
 
     seen, sample = look_at(ref, reading, against)
@@ -135,10 +135,10 @@ def _seen(ref: "DataRef", reading: "Reading", model: str | None, against: list[s
         prompts=seen.prompts,
         parameters=parameters,
         max_length=longest,
-        split=ref.split or "all",
+        split=ref.split or ALL,
         config=ref.config,
         revision=ref.revision,
-        validation_split=next((split for split in SPLITS if f"the split '{split}'" in seen.leaked), None),
+        validation_split=next(iter(seen.splits), None),
         columns=reading.columns,
         max_bad_rows=reading.max_bad_rows,
     )

@@ -1,6 +1,5 @@
 """Rows that cannot be read: all of them are found before anything is said, and a few may be skipped."""
 
-import json
 import math
 import re
 import warnings
@@ -14,8 +13,8 @@ from pydantic import BeforeValidator, Field, TypeAdapter
 
 from unmdpo.data.comparison import Origin
 from unmdpo.data.rows import LeftOut
-from unmdpo.errors import DataError, UnmdpoWarning, UserError
-from unmdpo.files import write_text
+from unmdpo.errors import DataError, UnmdpoWarning, UserError, printable
+from unmdpo.files import write_lines
 
 EXAMPLES = 3  # rows named for each kind of problem
 KINDS = 8  # kinds named
@@ -99,15 +98,13 @@ class BadRows:
         return self.limit if isinstance(self.limit, int) else math.floor(self.limit * self.read + 1e-9)
 
     def settle(self, place: str, listing: Path | None = None) -> None:
-        """Once everything was read: writes the list of bad rows, then raises if they are too many, or warns."""
+        """Once everything was read: warns of bad rows, or lists them and raises if they are too many."""
         if not self.errors:
             return
-        listed = ""
-        if listing is not None:
-            self.write(listing)
-            listed = f"\nall of them are in {listing}"
         if len(self.errors) > self.allowed:
-            raise self._too_many(place, listed)
+            if listing is not None:
+                write_lines(listing, listed(self.errors))
+            raise self._too_many(place, "" if listing is None else f"\nall of them are in {listing}")
         warnings.warn(f"{place}: {self._counts()}, and skipped:\n{self._kinds()}", UnmdpoWarning, stacklevel=3)
 
     def _too_many(self, place: str, listed: str) -> DataError:
@@ -135,13 +132,15 @@ class BadRows:
             lines.append(f"  {sum(map(len, common[KINDS:])):,} of {len(common) - KINDS:,} other kinds")
         return "\n".join(lines)
 
-    def write(self, path: Path) -> None:
-        lines = []
-        for error in self.errors:
-            where = error.where
-            known = {"file": where.file, "row": where.row} if isinstance(where, Origin) else {"file": str(where)}
-            lines.append(json.dumps(known | {"problem": error.problem}) + "\n")
-        write_text(path, "".join(lines))
+
+def listed(errors: Iterable[DataError]) -> list[dict[str, Any]]:
+    """Bad rows as they are written to a file."""
+    lines = []
+    for error in errors:
+        where = error.where
+        known = {"file": where.file, "row": where.row} if isinstance(where, Origin) else {"file": str(where)}
+        lines.append(known | {"problem": printable(error.problem)})
+    return lines
 
 
 def kind_of(error: DataError) -> str:

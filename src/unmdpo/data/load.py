@@ -26,7 +26,7 @@ from unmdpo.data.table import ComparisonTable, Spool, with_strengths
 from unmdpo.errors import DataError, UnmdpoWarning, UserError, did_you_mean
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-AUTO = "auto"
+AUTO, ALL = "auto", "all"  # a source to be recognized; every split
 LOOKED_AT = 100  # rows, to recognize a source
 SPLIT = "split"
 
@@ -39,6 +39,11 @@ class DataRef:
     split: str | None = "train"  # None: all splits
     revision: str | None = None  # of a Hub dataset
     config: str | None = None  # of a Hub dataset, or a subfolder
+
+    @classmethod
+    def named(cls, path: str, split: str, revision: str | None = None, config: str | None = None) -> "DataRef":
+        """As recipes and commands say it: `all` is every split."""
+        return cls(path, None if split == ALL else split, revision, config)
 
     @property
     def local(self) -> Path | None:
@@ -127,17 +132,25 @@ def open_source(ref: DataRef, reading: Reading, bad: BadRows) -> Opened:
     if name not in SOURCES:
         raise UserError(f"unknown source '{name}'; {did_you_mean(name, SOURCES)}")
     source = SOURCES[name](reading.settings)
-    whole_file = source.split_column is None and ref.local is not None and ref.local.is_file()
-    if whole_file and ref.split not in ("train", None) and not _has_split_column(ref):
-        raise UserError(f"{ref.path}: a single file without splits, so there is no split '{ref.split}'")
     if ref.local is not None and ref.local.is_dir():
         _tell_left_files(ref, source)
     rows = read_rows(ref, bad, source)
-    column = source.split_column or (SPLIT if whole_file and _has_split_column(ref) else None)
-    rows = _of_split(rows, column, ref.split, None if source.split_column else bad)
+    rows = _of_split(rows, _split_column(ref, source), ref.split, None if source.split_column else bad)
     if reading.columns:
+        check_paths(first_rows(ref, source=source), reading.columns)
         rows = renamed(rows, reading.columns)
     return Opened(name, source, bad.counted(rows))
+
+
+def _split_column(ref: DataRef, source: Source) -> str | None:
+    """The column that names each row's split: the source's, or in a single file one that names usual splits."""
+    if source.split_column is not None or ref.split is None or ref.local is None or not ref.local.is_file():
+        return source.split_column
+    if _has_split_column(ref):
+        return SPLIT
+    if ref.split != "train":
+        raise UserError(f"{ref.path}: a single file without splits, so there is no split '{ref.split}'")
+    return None
 
 
 def _tell_left_files(ref: DataRef, source: Source) -> None:
@@ -154,8 +167,8 @@ def _tell_left_files(ref: DataRef, source: Source) -> None:
 
 def recognize(ref: DataRef, columns: Mapping[str, str] | None = None) -> str:
     """The source with this Hub name, or with the columns of the first row that has those of any."""
-    if columns:
-        return _recognize_renamed(ref, columns)
+    if columns:  # those of scored responses, or else of pairs
+        return "scored" if {"response", "responses"} & columns.keys() else "preference"
     for name, source in SOURCES.items():
         if source.hub is not None and source.hub.path == ref.path and ref.config in (None, source.hub.config):
             return name
@@ -194,12 +207,6 @@ def _has_split_column(ref: DataRef) -> bool:
     named = [row.values.get(SPLIT) for row in first_rows(replace(ref, split=None))]
     words = [word for word in named if word is not None]
     return bool(words) and all(isinstance(word, str) and split_named(word) is not None for word in words)
-
-
-def _recognize_renamed(ref: DataRef, columns: Mapping[str, str]) -> str:
-    """Named columns are those of scored responses, or else of pairs."""
-    check_paths(first_rows(ref), columns)
-    return "scored" if {"response", "responses"} & columns.keys() else "preference"
 
 
 def read_rows(ref: DataRef, bad: BadRows, source: Source | None = None) -> Iterator[Row]:

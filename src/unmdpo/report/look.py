@@ -1,41 +1,29 @@
-"""A page about data that was looked at, with the charts of the report."""
+"""A page about data that was looked at, in the style of the report."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-
 from unmdpo.audit.look import Look
-from unmdpo.errors import UserError
-from unmdpo.files import write_text
+from unmdpo.report.html import asset, template, write_page
 
 MOST_BARS = 12
 
 
 def write_look(seen: Look, facts: Sequence[tuple[str, str]], recipe: str, path: Path) -> Path:
-    environment = Environment(
-        loader=PackageLoader("unmdpo.report", "assets"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
     bars: dict[str, Sequence[tuple[object, int]]] = {
         "strength": sorted(seen.strengths.items()),
         "domain": _most_frequent(seen.domains),
         "language or script": _most_frequent(seen.languages),
         "turns of the user": sorted(seen.turns.items()),
     }
-    page = environment.get_template("look.html").render(
+    page = template("look.html").render(
         title=Path(seen.path).name,
         facts=facts,
         bars={name: _shares(counts) for name, counts in bars.items() if len(counts) > 1},
         recipe=recipe,
-        style=Markup((Path(__file__).parent / "assets" / "style.css").read_text("utf-8")),
+        style=asset("style.css"),
     )
-    try:
-        write_text(path, page)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror or error}") from error
-    return path
+    return write_page(path, page)
 
 
 def _most_frequent(counts: dict[str, int]) -> list[tuple[object, int]]:

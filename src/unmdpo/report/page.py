@@ -6,17 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from unmdpo.catalog.objectives import INITIAL
 from unmdpo.engine.training.metrics import clock
 from unmdpo.errors import UserError
-from unmdpo.files import write_text
 from unmdpo.pipeline.run import Run
 from unmdpo.report import charts
 from unmdpo.report.charts import Interval
 from unmdpo.report.collect import Facts, PanelFacts, ScaleFacts, Truth, collect
+from unmdpo.report.html import asset, template, write_page
 
 EXTREMES, DOTS = 8, 2000  # prompts shown at each end of a scale; points in a scatter plot
 MEASURES = {"win_rate": ("win rate, %", 50.0), "reward_difference": ("ΔR", 0.0)}
@@ -26,25 +25,11 @@ def write_report(run: Run, path: Path, truth: Truth | None = None) -> Path:
     """Writes a report of what is finished. The file is written completely or not at all. `truth` is a lab's q*."""
     if not run.finished:
         raise UserError("nothing of this run is finished yet: start it with `unmdpo run`")
-    page = render(collect(run, truth))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, page)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror or error}") from error
-    return path
+    return write_page(path, render(collect(run, truth)))
 
 
 def render(facts: Facts) -> str:
-    environment = Environment(
-        loader=PackageLoader("unmdpo.report", "assets"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"clock": clock, "amount": amount, "estimate": estimate}
-    return environment.get_template("page.html").render(
+    return template("page.html", clock=clock, amount=amount, estimate=estimate).render(
         recipe=facts.run.recipe,
         folder=facts.run.folder.name,
         results=[_result(facts, panel) for panel in facts.summary],
@@ -64,13 +49,9 @@ def render(facts: Facts) -> str:
         ],
         versions=next(iter(facts.run.finished.values())).manifest["versions"],
         yaml=facts.run.recipe.to_yaml(),
-        style=Markup(_asset("style.css")),
-        script=Markup(_asset("script.js")),
+        style=asset("style.css"),
+        script=asset("script.js"),
     )
-
-
-def _asset(name: str) -> str:
-    return (Path(__file__).parent / "assets" / name).read_text("utf-8")
 
 
 def _result(facts: Facts, panel: str) -> dict[str, Any]:

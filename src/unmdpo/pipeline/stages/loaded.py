@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from unmdpo.data import DataRef, SourceSettings
+from unmdpo.data.bad import listed
 from unmdpo.data.comparison import BOTH_BAD, Comparisons
 from unmdpo.data.load import Reading, load
 from unmdpo.data.panels import split_prompts
@@ -22,7 +23,6 @@ from unmdpo.pipeline.stage import Job, Notes
 from unmdpo.recipe.settings import MixedRows, RowsRecipe, ValidationRecipe
 
 SPOOLS = "spool-*.arrow"
-ALL = "all"  # splits
 
 
 @dataclass(frozen=True)
@@ -47,18 +47,17 @@ class Loaded:
     def of(cls, job: Job[Any], parts: Mapping[str, MixedRows]) -> "Loaded":
         """Reads all parts. Their bad rows are listed in the work folder, also if they are too many to go on."""
         clear(job.folder)
-        read, ready, bad = dict[str, Comparisons](), dict[str, Part](), []
+        read, ready = dict[str, Comparisons](), dict[str, Part]()
         for number, (name, spec) in enumerate(parts.items()):
             listing = job.folder / BAD_ROWS.name
             spool = job.folder / SPOOLS.replace("*", str(number))
             data = load(reference(spec), reading(spec), spool=spool, listing=listing, part=name)
-            if data.skipped:
-                bad += BAD_ROWS.read(listing)
             assert isinstance(data.rows, ComparisonTable)
             assert isinstance(data.ties, ComparisonTable)
             read[name], ready[name] = data, Part(data.rows, data.ties, spec.weight)
+        bad = [error for data in read.values() for error in data.skipped]
         if bad:
-            job.save(BAD_ROWS, bad)
+            job.save(BAD_ROWS, listed(bad))
         return cls(ready, _counts(read), job.folder)
 
     def held_out(self, spec: ValidationRecipe | None) -> set[str]:
@@ -110,7 +109,7 @@ def in_share(prompt_hash: str, share: float) -> bool:
 
 
 def reference(spec: RowsRecipe) -> DataRef:
-    return DataRef(spec.place, None if spec.split == ALL else spec.split, spec.revision, spec.config)
+    return DataRef.named(spec.place, spec.split, spec.revision, spec.config)
 
 
 def reading(spec: RowsRecipe) -> Reading:

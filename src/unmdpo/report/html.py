@@ -1,0 +1,36 @@
+"""Templates that escape everything they are given, and pages that are written completely or not at all."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup
+
+from unmdpo.errors import UserError
+from unmdpo.files import write_text
+
+
+def template(name: str, **filters: Callable[..., Any]) -> Template:
+    environment = Environment(
+        loader=PackageLoader("unmdpo.report", "assets"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= filters
+    return environment.get_template(name)
+
+
+def asset(name: str) -> Markup:
+    return Markup((Path(__file__).parent / "assets" / name).read_text("utf-8"))
+
+
+def write_page(path: Path, text: str) -> Path:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, text)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror or error}") from error
+    return path
