@@ -11,7 +11,7 @@ import json
 import torch
 
 from unmdpo.engine.bench import BenchSettings, bench
-from unmdpo.engine.pairs import scorer
+from unmdpo.engine.pairs import flash, scorer
 
 
 def main() -> None:
@@ -28,7 +28,10 @@ def main() -> None:
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--profile", action="store_true", help="show where the time goes")
     parser.add_argument("--kernel-options", help="FlexAttention's block sizes as JSON; {} for its defaults")
+    parser.add_argument("--without-flash", action="store_true", help="FlexAttention, also where FlashAttention 4 is")
     given = parser.parse_args()
+    if given.without_flash:
+        flash.CAPABILITY = (99, 0)
     if given.kernel_options is not None:
         scorer.HOPPER_BLOCKS = json.loads(given.kernel_options)
     settings = BenchSettings(

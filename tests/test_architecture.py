@@ -42,7 +42,7 @@ LIBRARIES = {
     "lab": set(),
     "engine": {
         "torch", "numpy", "jinja2", "transformers", "safetensors", "bitsandbytes", "peft", "wandb", "openai",
-        "pydantic",
+        "pydantic", "flash_attn", "triton",
     },
     "recipe": {"pydantic", "yaml"},
     "pipeline": {"torch", "numpy", "transformers", "safetensors", "pyarrow", "filelock", "ray"},

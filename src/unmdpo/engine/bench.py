@@ -19,6 +19,7 @@ from unmdpo.engine.cost import (
     estimate,
     forward_flops,
     matrix_rate,
+    microbatch_tokens,
     needs_checkpointing,
     pair_lengths,
     training_passes,
@@ -61,13 +62,14 @@ class BenchSettings:
 def bench(settings: BenchSettings) -> Iterator[dict[str, Any]]:
     """Yields one line for the proof, one for scoring and one for training."""
     scorer = PairScorer(_model(settings))
+    _spare_memory(settings, scorer)
     pairs = random_pairs(settings, scorer.model.config.get_text_config().vocab_size)
     started = time.perf_counter()
     proof = asdict(prove(scorer, pairs))
     yield {"what": "proof", "model": settings.model, "seconds": [round(time.perf_counter() - started, 2)], **proof}
     if scorer.device.type == "cuda" and settings.compile:
         compile_layers(scorer)
-    measure = partial(_line, settings, scorer.model, pairs)
+    measure = partial(_line, settings, scorer, pairs)
     warm_up = timed(lambda: _compile_every_shape(scorer, pairs, settings), scorer.device)
     reference = score(scorer, pairs, settings.token_budget)  # also a warm-up, like the first update below
     seconds = timed(lambda: score(scorer, pairs, settings.token_budget), scorer.device)
@@ -91,12 +93,15 @@ def bench(settings: BenchSettings) -> Iterator[dict[str, Any]]:
 
 def _compile_every_shape(scorer: PairScorer, pairs: EncodedPairs, settings: BenchSettings) -> None:
     """On a GPU, kernels are compiled for each shape, with and without gradient. That should not be timed."""
-    budget = settings.token_budget or scorer.default_budget
-    if scorer.device.type != "cuda" or scorer.packing.layout != "packed":
+    budget = microbatch_tokens(scorer, settings.token_budget)
+    if scorer.device.type != "cuda" or not scorer.packing.packs:
         return
     shortest = pairs.pair(int(pairs.lengths.sum(axis=1).argmin()))
-    for length in range(budget // 4, budget + 1, budget // 4):
-        batch = PackedBatch.of([shortest], length).to(scorer.device)
+    lengths = (
+        [budget // 2, budget] if scorer.packing.layout == "flash" else range(budget // 4, budget + 1, budget // 4)
+    )
+    for length in lengths:
+        batch = PackedBatch.of([shortest], length, sequences=scorer.packing.layout == "flash").to(scorer.device)
         with torch.no_grad():
             scorer.train(False)(batch)
         scorer.train()(batch).sum().backward()
@@ -127,29 +132,22 @@ def _model(settings: BenchSettings) -> PreTrainedModel:
         model = load_model(ModelSource(path=settings.model), device=device)
     if settings.lora is not None:
         add_lora(model, AdapterSettings(rank=settings.lora))  # in place
-    if _checkpointing(settings, model):
-        checkpoint_activations(model)
     return model
 
 
-def _budget(settings: BenchSettings, model: PreTrainedModel) -> int:
-    return settings.token_budget or PairScorer(model).default_budget
-
-
-def _checkpointing(settings: BenchSettings, model: PreTrainedModel) -> bool:
-    if settings.checkpointing is not None:
-        return settings.checkpointing
-    return needs_checkpointing(model, _budget(settings, model), offload_optimizer=settings.offload_optimizer)
+def _spare_memory(settings: BenchSettings, scorer: PairScorer) -> None:
+    wanted = settings.checkpointing
+    if wanted is None:
+        budget, offload = microbatch_tokens(scorer, settings.token_budget), settings.offload_optimizer
+        wanted = needs_checkpointing(scorer.model, budget, offload_optimizer=offload)
+    if wanted:
+        checkpoint_activations(scorer.model)
 
 
 def _line(
-    settings: BenchSettings,
-    model: PreTrainedModel,
-    pairs: EncodedPairs,
-    what: str,
-    seconds: list[float],
-    passes: float,
+    settings: BenchSettings, scorer: PairScorer, pairs: EncodedPairs, what: str, seconds: list[float], passes: float
 ) -> dict[str, Any]:
+    model = scorer.model
     useful, total = passes * forward_flops(model, pairs.lengths), sum(seconds)
     line = {
         "what": what,
@@ -164,11 +162,10 @@ def _line(
         return line
     line["peak_gib"] = round(torch.cuda.max_memory_allocated() / GIB, 1)
     if what == "train":
-        checkpointing = model.is_gradient_checkpointing
-        expected = estimate(
-            model, _budget(settings, model), checkpointing=checkpointing, offload_optimizer=settings.offload_optimizer
-        )
-        line |= {"estimated_gib": round(expected.total / GIB, 1), "checkpointing": checkpointing}
+        checkpointing, budget = model.is_gradient_checkpointing, microbatch_tokens(scorer, settings.token_budget)
+        offload = settings.offload_optimizer
+        expected = estimate(model, budget, checkpointing=checkpointing, offload_optimizer=offload)
+        line |= {"estimated_gib": round(expected.total / GIB, 1), "checkpointing": checkpointing, "budget": budget}
     return line
 
 

@@ -17,7 +17,9 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from unmdpo.engine.models import body, decoder_layers
-from unmdpo.engine.pairs.logprobs import CHUNK
+from unmdpo.engine.pairs.logprobs import CHUNK, kept_bytes
+from unmdpo.engine.pairs.scorer import PairScorer
+from unmdpo.engine.ranks import Ranks
 
 
 def forward_flops(model: PreTrainedModel, lengths: NDArray[np.int32]) -> float:
@@ -83,6 +85,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 LONGEST = 4096  # tokens in the longest sequence of HelpSteer3's length distribution
+ROOMY = 0.42  # share of a device's memory that a larger microbatch may take
+LARGEST_BUDGET, STEP = 65_536, 8_192  # tokens per microbatch
 USABLE = 0.9  # share of a device's memory that we plan to use
 BFLOAT16, FLOAT32 = 2, 4  # bytes
 
@@ -94,7 +98,7 @@ class Memory:
     weights: int
     state: int  # masters, gradients, moments
     activations: int
-    head: int  # one chunk's logits, and the head's gradient
+    head: int  # logits and their gradient, and the head's gradient
 
     @property
     def total(self) -> int:
@@ -113,14 +117,14 @@ def estimate(
     shape = LayerShape.of(model)
     kept = shape.checkpointed if checkpointing else shape.kept
     working = shape.kept if checkpointing else 0  # the layer being recomputed
-    vocabulary = shape.width * model.config.get_text_config().vocab_size
-    chunk = min(CHUNK, token_budget) * model.config.get_text_config().vocab_size
+    words = model.config.get_text_config().vocab_size
+    logits = kept_bytes(token_budget, words, compute, model.device) or min(CHUNK, token_budget) * words * compute
     weights = compute * total if world == 1 else compute * (total - trained) // world + _gathered(model, compute)
     return Memory(
         weights=weights,
         state=(masters + FLOAT32 + moments) * trained // world,
         activations=token_budget * compute * (shape.layers * kept + working),
-        head=chunk * 2 * compute + (vocabulary * (FLOAT32 + compute) if trained == total else 0),
+        head=logits + (shape.width * words * (FLOAT32 + compute) if trained == total else 0),
     )
 
 
@@ -181,6 +185,23 @@ def needs_checkpointing(
     """Whether keeping all activations would run out of memory."""
     plain = estimate(model, token_budget, checkpointing=False, offload_optimizer=offload_optimizer, world=world)
     return plain.total > USABLE * available(model.device)
+
+
+def microbatch_tokens(scorer: PairScorer, given: int | None = None) -> int:
+    """Tokens per microbatch: as given, or as many as keep a GPU busy and leave room for another stage beside this one.
+
+    It is the same in training and scoring, and depends on the kind of GPU but not on what else runs there, so that
+    a run can be repeated to the last bit."""
+    least, model, world = scorer.default_budget, scorer.model, Ranks.current().world
+    if given is not None or scorer.device.type != "cuda":
+        return given or least
+    room = ROOMY * available(scorer.device)
+    fitting = (
+        budget
+        for budget in range(LARGEST_BUDGET, least, -STEP)
+        if estimate(model, budget, checkpointing=False, world=world).total <= room
+    )
+    return next(fitting, least)
 
 
 def checkpoint_activations(model: PreTrainedModel) -> None:

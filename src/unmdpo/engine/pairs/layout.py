@@ -11,7 +11,9 @@ from unmdpo.engine.pairs.encode import NO_LIMIT, EncodedPair, longest
 from unmdpo.engine.pairs.packing import BLOCK, PackedBatch, PairBatch, balanced, first_fit, padded_length, rounded_up
 from unmdpo.engine.pairs.padding import PaddedBatch, SingleBatch, alike
 
-Layout = Literal["packed", "padded", "single"]  # from fast to plain
+ROUND = 128  # tokens; matrix products are fast at multiples of it
+# From fast to plain. Flash is packed too, for FlashAttention.
+Layout = Literal["flash", "packed", "padded", "single"]
 
 
 class Groups(NamedTuple):
@@ -28,8 +30,9 @@ class Groups(NamedTuple):
 
 @dataclass(frozen=True)
 class Packing:
-    """With `fixed` shapes, kernels are compiled for only a few shapes, and every packed pair starts at an attention
-    block, so its result does not depend on its neighbors, to the last bit.
+    """On a GPU shapes are `fixed`: FlexAttention is compiled for only a few of them, and every packed pair starts at
+    one of its blocks, so its result does not depend on its neighbors, to the last bit. FlashAttention takes any
+    length.
 
     Some models change their positions' frequencies with the length of the input. Sequences over `limit` tokens then
     cannot share a batch with shorter ones: they go one at a time.
@@ -41,7 +44,19 @@ class Packing:
 
     @property
     def align(self) -> int:
-        return BLOCK if self.fixed else 1
+        return BLOCK if self._few_shapes else 1
+
+    @property
+    def _few_shapes(self) -> bool:
+        return self.fixed and self.layout != "flash"
+
+    def _length(self, tokens: int, budget: int) -> int:
+        """What a row of this many tokens is padded to."""
+        return rounded_up(tokens, ROUND) if self.layout == "flash" else padded_length(tokens, budget, self.fixed)
+
+    @property
+    def packs(self) -> bool:
+        return self.layout in ("flash", "packed")
 
     def groups(self, lengths: NDArray[np.int32], budget: int, ranks: int = 1) -> Groups:
         """Groups rows of `lengths` (n, 3) that fit the token budget together; a longer pair gets its own group."""
@@ -51,7 +66,7 @@ class Packing:
         single = [[int(place)] for place in alone.nonzero()[0]]
         if not len(shared):
             return Groups([], single)
-        if self.layout == "packed":
+        if self.packs:
             spans = self._spans(lengths[shared]).tolist()
             room = max(budget, *spans)
             bins = first_fit(spans, room) if ranks == 1 else balanced(spans, room, ranks)
@@ -67,11 +82,12 @@ class Packing:
         if self.layout == "padded":
             return PaddedBatch.of(pairs)
         spans = sum(rounded_up(pair.tokens, self.align) for pair in pairs)
-        return PackedBatch.of(pairs, padded_length(spans, budget, self.fixed), align=self.align)
+        length = self._length(spans, budget)
+        return PackedBatch.of(pairs, length, align=self.align, sequences=self.layout == "flash")
 
     def fill(self, lengths: NDArray[np.int32], groups: Groups, budget: int) -> float:
         """Share of laid-out tokens that are not padding, over all groups."""
-        prompts = 1 if self.layout == "packed" else 2  # how often each prompt is laid out
+        prompts = 1 if self.packs else 2  # how often each prompt is laid out
         used = sum(_tokens(lengths[group], prompts) for group in groups.together)
         laid_out = sum(self._laid_out(lengths[group], budget) for group in groups.together)
         alone = sum(_tokens(lengths[group], 2) for group in groups.single)
@@ -80,7 +96,7 @@ class Packing:
     def _laid_out(self, lengths: NDArray[np.int32], budget: int) -> int:
         if self.layout == "padded":
             return 2 * len(lengths) * int(longest(lengths).max())
-        return padded_length(int(self._spans(lengths).sum()), budget, self.fixed)
+        return self._length(int(self._spans(lengths).sum()), budget)
 
     def _spans(self, lengths: NDArray[np.int32]) -> NDArray[np.int64]:
         totals: NDArray[np.int64] = lengths.sum(axis=1, dtype=np.int64)

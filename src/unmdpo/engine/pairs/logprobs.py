@@ -1,48 +1,58 @@
-"""Log-probabilities of given tokens straight from hidden states, without keeping the logits.
+"""Log-probabilities of given tokens straight from hidden states.
 
-With a vocabulary of 128,256, logits are by far the largest tensor of a training step. Here they exist for one chunk of
-tokens at a time, in the forward pass and again in the backward pass. Sums over the vocabulary are float32; on a GPU
-each chunk's logits are read once, by one fused kernel.
+With a vocabulary of 128,256, logits are by far the largest tensor of a training step. Where memory is plentiful they
+are kept for the backward pass, in the model's own precision; elsewhere they exist for one chunk of tokens at a time,
+and are made again. Sums over the vocabulary are float32; on a GPU, logits are read once for each.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-CHUNK = 4096  # tokens with logits in memory at once
+CHUNK = 4096  # tokens whose logits are made at once
+KEPT_SHARE = 1 / 16  # of a device's memory, at most, for logits that wait for the backward pass
+ROOM = 2**28  # bytes for them on a CPU
 
 
-class _ChunkedLogProbs(torch.autograd.Function):
+class _LogProbs(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, softcap: float | None
     ) -> Tensor:
         """(t, d), (v, d), (v,), (t,) → (t,) log-probabilities, float32 at least."""
-        measure, picked, normalizers = _on(hidden.device, _measure), [], []
-        for start in range(0, len(hidden), CHUNK):
-            rows = slice(start, start + CHUNK)
-            logit, normalizer = measure(linear(hidden[rows], weight, bias), target[rows], softcap)
+        measure, picked, normalizers, kept = _functions(hidden)[0], list[Tensor](), list[Tensor](), list[Tensor]()
+        if any(ctx.needs_input_grad) and _room_for(hidden, weight):
+            kept = [hidden.new_empty(len(hidden), len(weight))]
+        for rows in _chunks(hidden):
+            logits = _logits(hidden[rows], weight, bias, kept[0][rows] if kept else None)
+            logit, normalizer = measure(logits, target[rows], softcap)
             picked.append(logit - normalizer)
             normalizers.append(normalizer)
         ctx.softcap = softcap
-        ctx.save_for_backward(hidden, weight, bias, target, torch.cat(normalizers))
+        ctx.save_for_backward(hidden, weight, bias, target, torch.cat(normalizers), *kept)
         return torch.cat(picked)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
-        hidden, weight, bias, target, normalizer = ctx.saved_tensors
+        hidden, weight, bias, target, normalizer, *kept = ctx.saved_tensors
         wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
-        differentiate = _on(hidden.device, _differentiate)
+        differentiate = _functions(hidden)[1]
+        if kept:  # one product each, which sums in float32 by itself
+            by_logits = differentiate(kept[0], target, normalizer, gradients[0], ctx.softcap)
+            by_hidden = by_logits @ weight if wants_hidden else None
+            by_weight = by_logits.T @ hidden if wants_weight else None
+            by_bias = by_logits.sum(dim=0, dtype=_wide(bias)) if wants_bias else None
+            return by_hidden, by_weight, _like(by_bias, bias), None, None
         by_hidden = torch.empty_like(hidden) if wants_hidden else None
         by_weight = torch.zeros_like(weight, dtype=_wide(weight)) if wants_weight else None
         by_bias = torch.zeros_like(bias, dtype=_wide(bias)) if wants_bias else None
-        for start in range(0, len(hidden), CHUNK):
-            rows = slice(start, start + CHUNK)
-            logits = linear(hidden[rows], weight, bias)
+        for rows in _chunks(hidden):
+            logits = _logits(hidden[rows], weight, bias)
             by_logits = differentiate(logits, target[rows], normalizer[rows], gradients[0][rows], ctx.softcap)
             if by_hidden is not None:
                 by_hidden[rows] = by_logits @ weight
@@ -56,11 +66,34 @@ class _ChunkedLogProbs(torch.autograd.Function):
 def token_log_probs(
     hidden: Tensor, weight: Tensor, target: Tensor, softcap: float | None = None, bias: Tensor | None = None
 ) -> Tensor:
-    """log p(target) for each row of `hidden`; differentiable."""
+    """log p(target) for each row of `hidden`; differentiable, once."""
     if not len(hidden):
         return hidden.sum(-1).to(_wide(hidden))
-    logs: Tensor = _ChunkedLogProbs.apply(hidden, weight, bias, target, softcap)  # type: ignore[no-untyped-call]
+    logs: Tensor = _LogProbs.apply(hidden, weight, bias, target, softcap)  # type: ignore[no-untyped-call]
     return logs
+
+
+def _chunks(hidden: Tensor) -> Iterator[slice]:
+    return (slice(start, start + CHUNK) for start in range(0, len(hidden), CHUNK))
+
+
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None = None) -> Tensor:
+    """(t, v), written to `out` if it is given."""
+    if out is None:
+        return linear(hidden, weight, bias)
+    return torch.mm(hidden, weight.T, out=out) if bias is None else torch.addmm(bias, hidden, weight.T, out=out)
+
+
+def kept_bytes(tokens: int, vocabulary: int, itemsize: int, device: torch.device) -> int:
+    """Bytes of logits that are kept for the backward pass: all of them, or none."""
+    needed, room = tokens * vocabulary * itemsize, ROOM
+    if device.type == "cuda":
+        room = int(KEPT_SHARE * torch.cuda.get_device_properties(device).total_memory)
+    return needed if needed <= room else 0
+
+
+def _room_for(hidden: Tensor, weight: Tensor) -> bool:
+    return kept_bytes(len(hidden), len(weight), hidden.element_size(), hidden.device) > 0
 
 
 def _like(gradient: Tensor | None, parameter: Tensor) -> Tensor | None:
@@ -90,14 +123,17 @@ def _capped(logits: Tensor, softcap: float | None) -> Tensor:
     return wide if softcap is None else softcap * torch.tanh(wide / softcap)
 
 
-def _on(device: torch.device, function: Callable[..., Any]) -> Callable[..., Any]:
-    return _compiled(function) if device.type == "cuda" else function
+def _functions(hidden: Tensor) -> tuple[Any, Any]:
+    """How to measure and to differentiate: with kernels of our own on a GPU."""
+    plain = hidden.device.type != "cuda" or hidden.dtype == torch.float64 or find_spec("triton") is None
+    return (_measure, _differentiate) if plain else _fused()
 
 
-@lru_cache(maxsize=2)
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    compiled: Callable[..., Any] = torch.compile(function, dynamic=True)
-    return compiled
+@lru_cache(maxsize=1)
+def _fused() -> tuple[Any, Any]:
+    from unmdpo.engine.pairs import kernels  # noqa: PLC0415 - only where there is Triton
+
+    return kernels.measure, kernels.differentiate
 
 
 def _wide(values: Tensor) -> torch.dtype:

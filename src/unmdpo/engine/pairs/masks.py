@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
 from unmdpo.engine.pairs.packing import BLOCK, PackedBatch
+from unmdpo.engine.pairs.sequences import ATTENTION
 
 Rule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # batch, head, query position, key position → visible
 
@@ -32,8 +33,12 @@ def packed_masks(model: PreTrainedModel, batch: PackedBatch) -> Iterator[None]:
     def mask(*_: Any, mask_function: Rule, dtype: torch.dtype = torch.float32, **__: Any) -> Any:
         nonlocal asked
         asked = True
-        if attention == "flex_attention":
-            return block_mask(batch, window_of(mask_function, batch.longest, batch.tokens.device))
+        if attention in (ATTENTION, "flex_attention"):
+            window = window_of(mask_function, batch.longest, batch.tokens.device)
+            if attention == "flex_attention":
+                return block_mask(batch, window)
+            assert batch.sequences is not None  # the layout for this attention has them
+            return batch.sequences._replace(window=window)
         return _additive(_dense(batch, mask_function), dtype) if attention == "eager" else _dense(batch, mask_function)
 
     ALL_MASK_ATTENTION_FUNCTIONS[attention] = mask

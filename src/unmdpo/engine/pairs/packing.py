@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmdpo.engine.pairs.encode import EncodedPair
+from unmdpo.engine.pairs.sequences import Sequences
 
 PROMPT, CHOSEN, REJECTED = 0, 1, 2
 BLOCK = 128  # tokens per block of FlexAttention's mask
@@ -132,6 +133,8 @@ class PairBatch:
                 changed[name] = change(value)
             elif isinstance(value, Runs):
                 changed[name] = Runs(*map(change, value))
+            elif isinstance(value, Sequences):
+                changed[name] = value.with_tensors(change)
         return replace(self, **changed)
 
 
@@ -143,9 +146,12 @@ class PackedBatch(PairBatch):
     runs: Runs
     longest: int  # tokens of the longest sequence
     real: Tensor  # (length,) bool: not padding
+    sequences: Sequences | None = None  # for attention without masks
 
     @classmethod
-    def of(cls, pairs: Sequence[EncodedPair], length: int, pad_token: int = 0, align: int = 1) -> "PackedBatch":
+    def of(
+        cls, pairs: Sequence[EncodedPair], length: int, pad_token: int = 0, align: int = 1, *, sequences: bool = False
+    ) -> "PackedBatch":
         """Every pair starts at a multiple of `align`."""
         sizes = np.array([(len(p.prompt), len(p.chosen), len(p.rejected)) for p in pairs]).reshape(-1, 3)
         spans = -(-sizes.sum(axis=1) // align) * align
@@ -189,6 +195,7 @@ class PackedBatch(PairBatch):
             pairs=len(pairs),
             longest=int(positions.max(initial=0)) + 1,
             real=placed(np.ones(len(at)), 0).bool(),
+            sequences=Sequences.of(sizes, spans, length) if sequences else None,
         )
 
     def runs_within(self, window: int | None) -> Runs:

@@ -12,7 +12,6 @@ import contextlib
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import get_args
 
 import numpy as np
 import torch
@@ -21,8 +20,10 @@ from transformers import PreTrainedModel
 
 from unmdpo.engine.models import longest_input
 from unmdpo.engine.pairs.encode import EncodedPair, EncodedPairs, longest
+from unmdpo.engine.pairs.flash import check_kernel
 from unmdpo.engine.pairs.layout import Layout
 from unmdpo.engine.pairs.masks import CannotPack
+from unmdpo.engine.pairs.packing import PackedBatch
 from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.engine.ranks import Ranks
 from unmdpo.errors import UnmdpoWarning, UserError
@@ -34,6 +35,7 @@ GPU_FLOAT32, FLEX_FLOAT32 = 5e-3, 0.02  # FlexAttention multiplies float32 as TF
 OFFSET = 8  # some tables of positions have a few rows more
 DENSE = 4096  # tokens; longer pairs would need too large a mask in the sharp comparison
 COSTS: dict[Layout, str] = {
+    "flash": "",
     "packed": "",
     "padded": "pairs are padded instead, and prompts computed twice, which is slower",
     "single": "each sequence goes through the model alone, which is several times slower",
@@ -57,10 +59,10 @@ def prove(scorer: PairScorer, pairs: EncodedPairs) -> Proof:
     _check_sizes(scorer.model, pairs)
     plain = _plain(scorer, chosen)
     _check_finite(scorer, plain, places)
-    candidates: Sequence[Layout] = get_args(Layout)
+    candidates: Sequence[Layout] = scorer.layouts
     with _in_float32(scorer.model) as sharp, contextlib.suppress(RuntimeError):  # some models cannot compute in it
         if sharp:
-            candidates = _agreeing_sharply(scorer, chosen, passed_over)
+            candidates = _agreeing_sharply(scorer, chosen, candidates, passed_over)
     for layout in candidates:
         difference = _difference(scorer, chosen, plain, layout, passed_over)
         if difference is not None:
@@ -81,16 +83,18 @@ def prove_once(scorer: PairScorer, pairs: EncodedPairs) -> None:
 
 
 def _agreeing_sharply(
-    scorer: PairScorer, pairs: Sequence[EncodedPair], passed_over: dict[str, str]
+    scorer: PairScorer, pairs: Sequence[EncodedPair], layouts: Sequence[Layout], passed_over: dict[str, str]
 ) -> Sequence[Layout]:
     """The layouts that agree in float32 with the model's usual attention."""
     short = [pair for pair in pairs if pair.tokens <= DENSE] or [min(pairs, key=lambda pair: pair.tokens)]
     plain = _plain(scorer, short)
-    return [
-        layout
-        for layout in get_args(Layout)
-        if layout == "single" or _difference(scorer, short, plain, layout, passed_over, usual=True) is not None
-    ]
+    agreeing: set[Layout] = {"single"}
+    for layout in layouts:
+        if layout in ("flash", "single"):
+            continue  # FlashAttention packs too, and has no float32
+        if _difference(scorer, short, plain, layout, passed_over, usual=True) is not None:
+            agreeing.add(layout)
+    return [layout for layout in layouts if ("packed" if layout == "flash" else layout) in agreeing]
 
 
 def _difference(
@@ -104,9 +108,11 @@ def _difference(
 ) -> float | None:
     """The largest difference, if all are within the bound; None, and why, if not."""
     try:
-        if layout == "packed" and scorer.device.type == "cuda" and _has_position_table(scorer.model):
+        if layout in ("flash", "packed") and scorer.device.type == "cuda" and _has_position_table(scorer.model):
             raise CannotPack("it looks positions up in a table")  # an index outside it would end the process
         scorer.use(layout, usual_attention=usual)
+        if layout == "flash":
+            _check_flash(scorer, pairs)
         differences = (_scores(scorer, pairs) - plain).abs()
     except torch.OutOfMemoryError:
         raise
@@ -120,8 +126,20 @@ def _difference(
     return None
 
 
+def _check_flash(scorer: PairScorer, pairs: Sequence[EncodedPair]) -> None:
+    """Tries the kernel by itself on the shortest pairs, with the model's sliding window too if it has one: in 16 bits,
+    a whole model's rounding could hide a small mistake."""
+    shortest = sorted(pairs, key=lambda pair: pair.tokens)[:3]
+    length = sum(pair.tokens for pair in shortest)
+    batch = PackedBatch.of(shortest, length, sequences=True).to(scorer.device)
+    assert batch.sequences is not None
+    sliding = getattr(scorer.model.config.get_text_config(), "sliding_window", None)
+    for window in [None] if sliding is None else [None, max(1, min(sliding, batch.longest // 2))]:
+        check_kernel(scorer.model, batch.sequences._replace(window=window), batch.dense_mask(window))
+
+
 def _tell(scorer: PairScorer, proof: Proof) -> None:
-    if proof.passed_over:
+    if "packed" in proof.passed_over:
         why, name = proof.passed_over["packed"], type(scorer.model).__name__
         warnings.warn(f"{name} is not packed ({why}): {COSTS[proof.layout]}", UnmdpoWarning, stacklevel=3)
 

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from unmdpo.engine.cost import microbatch_tokens
 from unmdpo.engine.pairs.encode import EncodedPairs
 from unmdpo.engine.pairs.proof import prove_once
 from unmdpo.engine.pairs.scorer import PairScorer
@@ -14,7 +15,7 @@ def score(scorer: PairScorer, pairs: EncodedPairs, token_budget: int | None = No
     """(n, 2) log-probabilities of chosen and rejected for every pair, NaN where invalid."""
     prove_once(scorer, pairs)
     ranks, was_training = Ranks.current(), scorer.training
-    budget = token_budget or scorer.default_budget
+    budget = microbatch_tokens(scorer, token_budget)
     slots = pairs.valid.nonzero()[0]
     log_probs = torch.zeros(len(slots), 2, device=scorer.device)
     scorer.train(False)

@@ -1,7 +1,7 @@
 """Response log-probabilities of pairs: the one forward pass that everything shares."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from unmdpo.engine.models import body, decoder_layers, disable_dropout
 from unmdpo.engine.pairs.encode import EncodedPair
+from unmdpo.engine.pairs.flash import can_flash
 from unmdpo.engine.pairs.head import Head
 from unmdpo.engine.pairs.layout import Layout, Packing
 from unmdpo.engine.pairs.logprobs import CHUNK
@@ -18,6 +19,7 @@ from unmdpo.engine.pairs.packing import PackedBatch, PairBatch
 from unmdpo.engine.pairs.padding import PaddedBatch, SingleBatch
 from unmdpo.engine.pairs.rope import forget_length, rope_limit
 from unmdpo.engine.pairs.router import Router
+from unmdpo.engine.pairs.sequences import ATTENTION
 
 # Block sizes of FlexAttention's kernels, measured on one H200 with heads of 64 (benchmarks/engine.py).
 HOPPER_BLOCKS: dict[str, int] = {
@@ -27,6 +29,9 @@ HOPPER_BLOCKS: dict[str, int] = {
 # Fused kernels round where plain ones do, and sums have a fixed order that does not depend on timing. Passes with
 # and without gradient are compiled separately, and this way they give the same log-probabilities.
 SAME_ROUNDING = {"emulate_precision_casts": True, "deterministic": True}
+
+
+PACKED: dict[Layout, str] = {"flash": ATTENTION, "packed": "flex_attention"}  # attention for these layouts on a GPU
 
 
 class PairScorer(nn.Module):
@@ -47,19 +52,24 @@ class PairScorer(nn.Module):
         disable_dropout(model)
         self._fixed, self._limit = self.device.type == "cuda", rope_limit(model)
         self._usual = self.attention
-        if self._usual == "flex_attention":  # which another scorer left behind
+        if self._usual in PACKED.values():  # which another scorer left behind
             self._usual = "sdpa" if model._supports_sdpa else "eager"
         self.packing = Packing("packed", self._fixed, self._limit)
 
     def use(self, layout: Layout, *, usual_attention: bool = False) -> None:
-        """Lays pairs out this way from now on. On a GPU, packing takes FlexAttention; a dense mask would also do, but
-        only for few tokens."""
+        """Lays pairs out this way from now on. On a GPU, packing takes an attention that skips what a token does not
+        see; a dense mask would also do, but only for few tokens."""
         if self._fixed:
-            flex = layout == "packed" and not usual_attention
-            wanted = "flex_attention" if flex else self._usual
+            wanted = self._usual if usual_attention else PACKED.get(layout, self._usual)
             if self.attention != wanted:
                 self.model.set_attn_implementation(wanted)
         self.packing = Packing(layout, self._fixed, self._limit)
+
+    @property
+    def layouts(self) -> list[Layout]:
+        """Those that are worth trying, from fast to plain."""
+        known: tuple[Layout, ...] = get_args(Layout)
+        return [layout for layout in known if layout != "flash" or can_flash(self.model, self.device)]
 
     @property
     def attention(self) -> str:
@@ -145,11 +155,12 @@ def kernel_options(model: PreTrainedModel) -> dict[str, Any]:
 
 
 def compile_layers(scorer: PairScorer) -> None:
-    """Compiles each decoder layer; all layers share the code compiled for a shape. Only packed batches have few
-    shapes, and what routers do could not be watched."""
-    if scorer.packing.layout != "packed" or scorer.router is not None:
+    """Compiles each decoder layer; all layers share the compiled code. With FlashAttention it takes any length; with
+    FlexAttention it is made anew for each of a few. Padded batches have too many, and what routers do could not be
+    watched."""
+    if not scorer.packing.packs or scorer.router is not None:
         return
     # a few shapes, each with and without gradient, and a first layer whose input needs no gradient
     torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
     for layer in decoder_layers(scorer.model):
-        layer.compile(fullgraph=True, dynamic=False, options=SAME_ROUNDING)
+        layer.compile(fullgraph=True, dynamic=scorer.packing.layout == "flash", options=SAME_ROUNDING)

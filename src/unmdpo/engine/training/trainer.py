@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from unmdpo.engine.cost import microbatch_tokens
 from unmdpo.engine.pairs.packing import PairBatch
 from unmdpo.engine.pairs.proof import prove_once
 from unmdpo.engine.pairs.router import load_metrics
@@ -77,6 +78,7 @@ class Trainer:
         prove_once(self.scorer, self.data.pairs)
         if self.settings.router_aux_loss_coef and self.scorer.packing.layout == "single":
             raise UserError("training.router_aux_loss_coef does not work for a model that is scored one by one")
+        self.budget = microbatch_tokens(self.scorer, self.compute.token_budget)
         self.masters = MasterWeights(self.model)
         s = self.settings
         self.optimizer = make_optimizer(
@@ -95,10 +97,6 @@ class Trainer:
     @property
     def device(self) -> torch.device:
         return self.scorer.device
-
-    @property
-    def budget(self) -> int:
-        return self.compute.token_budget or self.scorer.default_budget
 
     def run(self) -> Iterator[dict[str, float]]:
         """Trains to the end of the budget, yielding the metrics of each update."""

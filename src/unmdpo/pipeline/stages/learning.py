@@ -9,7 +9,13 @@ import torch
 from torch import Tensor
 
 from unmdpo.engine.adapters import add_lora
-from unmdpo.engine.cost import checkpoint_activations, forward_flops, needs_checkpointing, training_passes
+from unmdpo.engine.cost import (
+    checkpoint_activations,
+    forward_flops,
+    microbatch_tokens,
+    needs_checkpointing,
+    training_passes,
+)
 from unmdpo.engine.models import compute_dtype, load_in_four_bits, load_model
 from unmdpo.engine.pairs.encode import EncodedPairs
 from unmdpo.engine.pairs.scorer import PairScorer, compile_layers
@@ -118,8 +124,9 @@ def ready(scorer: PairScorer) -> PairScorer:
 
 
 def _spare_memory(scorer: PairScorer, compute: ComputeSettings) -> None:
-    wanted, budget = compute.activation_checkpointing, compute.token_budget or scorer.default_budget
+    wanted = compute.activation_checkpointing
     if wanted is None:
+        budget = microbatch_tokens(scorer, compute.token_budget)
         world = Ranks.current().world
         wanted = needs_checkpointing(scorer.model, budget, offload_optimizer=compute.offload_optimizer, world=world)
     if wanted:
