@@ -20,6 +20,10 @@ class DataError(UserError):
         self.problem = problem
 
 
+class OutOfMemory(UserError):
+    """A stage did not fit on its GPU; with more room or smaller microbatches it may."""
+
+
 RESUME_HINT = "finished work is kept: fix this and run the same command again"
 
 

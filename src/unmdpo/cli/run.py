@@ -39,7 +39,8 @@ def run(
         list[str] | None, typer.Option(help="Run this stage and its dependents again; repeatable.")
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Stages to run at once; default: one per GPU, or per core.")
+        int | None,
+        typer.Option(min=1, help="Most stages at once; default: as many as fit on the GPUs, or one per core."),
     ] = None,
     executor: Annotated[Executor, typer.Option(help="Where stages run.")] = Executor.local,
 ) -> None:

@@ -17,8 +17,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from unmdpo.engine.models import body, decoder_layers
-from unmdpo.engine.pairs.logprobs import CHUNK, kept_bytes
-from unmdpo.engine.pairs.scorer import PairScorer
+from unmdpo.engine.pairs.logprobs import CHUNK, KEPT_SHARE
+from unmdpo.engine.pairs.scorer import GPU_BUDGET, PairScorer
 from unmdpo.engine.ranks import Ranks
 
 
@@ -106,9 +106,16 @@ class Memory:
 
 
 def estimate(
-    model: PreTrainedModel, token_budget: int, *, checkpointing: bool, offload_optimizer: bool = False, world: int = 1
+    model: PreTrainedModel,
+    token_budget: int,
+    *,
+    checkpointing: bool,
+    offload_optimizer: bool = False,
+    world: int = 1,
+    memory: float | None = None,
 ) -> Memory:
-    """One rank's share in training. Sharded weights are float32 if trained, and a layer is gathered when needed."""
+    """One rank's share in training, on a device with this much memory, or the model's. Sharded weights are float32 if
+    trained, and a layer is gathered when needed."""
     compute = BFLOAT16 if world > 1 else torch.finfo(model.dtype).bits // 8
     total = sum(p.numel() for p in model.parameters())
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
@@ -118,13 +125,15 @@ def estimate(
     kept = shape.checkpointed if checkpointing else shape.kept
     working = shape.kept if checkpointing else 0  # the layer being recomputed
     words = model.config.get_text_config().vocab_size
-    logits = kept_bytes(token_budget, words, compute, model.device) or min(CHUNK, token_budget) * words * compute
+    kept_logits = token_budget * words * compute
+    if kept_logits > KEPT_SHARE * (available(model.device) if memory is None else memory):
+        kept_logits = min(CHUNK, token_budget) * words * compute
     weights = compute * total if world == 1 else compute * (total - trained) // world + _gathered(model, compute)
     return Memory(
         weights=weights,
         state=(masters + FLOAT32 + moments) * trained // world,
         activations=token_budget * compute * (shape.layers * kept + working),
-        head=logits + (shape.width * words * (FLOAT32 + compute) if trained == total else 0),
+        head=kept_logits + (shape.width * words * (FLOAT32 + compute) if trained == total else 0),
     )
 
 
@@ -139,6 +148,18 @@ def reading_memory(model: PreTrainedModel, world: int = 1) -> int:
     """Bytes of one rank's share of a model that is only read from, without activations."""
     total = BFLOAT16 * sum(p.numel() for p in model.parameters())
     return total if world == 1 else total // world + _gathered(model, BFLOAT16)
+
+
+def working_memory(model: PreTrainedModel, tokens: int) -> int:
+    """Bytes that a pass without gradient takes for this many tokens: one layer's values, and a chunk's logits."""
+    logits: int = min(CHUNK, tokens) * model.config.get_text_config().vocab_size
+    return BFLOAT16 * (tokens * LayerShape.of(model).kept + 2 * logits)
+
+
+def cached_bytes(model: PreTrainedModel) -> int:
+    """Bytes of keys and values that generation keeps for each token."""
+    shape = LayerShape.of(model)
+    return 2 * BFLOAT16 * shape.layers * shape.keys
 
 
 @dataclass(frozen=True)
@@ -192,16 +213,19 @@ def microbatch_tokens(scorer: PairScorer, given: int | None = None) -> int:
 
     It is the same in training and scoring, and depends on the kind of GPU but not on what else runs there, so that
     a run can be repeated to the last bit."""
-    least, model, world = scorer.default_budget, scorer.model, Ranks.current().world
     if given is not None or scorer.device.type != "cuda":
-        return given or least
-    room = ROOMY * available(scorer.device)
+        return given or scorer.default_budget
+    return roomy_tokens(scorer.model, available(scorer.device), Ranks.current().world)
+
+
+def roomy_tokens(model: PreTrainedModel, memory: float, world: int = 1) -> int:
+    """The microbatch with which training takes at most a good part of a GPU with this much memory."""
     fitting = (
-        budget
-        for budget in range(LARGEST_BUDGET, least, -STEP)
-        if estimate(model, budget, checkpointing=False, world=world).total <= room
+        tokens
+        for tokens in range(LARGEST_BUDGET, GPU_BUDGET, -STEP)
+        if estimate(model, tokens, checkpointing=False, world=world, memory=memory).total <= ROOMY * memory
     )
-    return next(fitting, least)
+    return next(fitting, GPU_BUDGET)
 
 
 def checkpoint_activations(model: PreTrainedModel) -> None:

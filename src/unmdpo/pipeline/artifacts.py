@@ -65,6 +65,13 @@ class Panel:
         return cls(values["hashes"], [prompt_of(text) for text in values["prompts"]], values["domains"])
 
 
+class Embedded(NamedTuple):
+    """Some prompts' embeddings, while others are still to come."""
+
+    places: Tensor  # (m,)
+    embeddings: Tensor  # (m, d)
+
+
 class HeldOut(NamedTuple):
     """A pilot's scores for the comparisons it was not trained on."""
 
@@ -131,6 +138,7 @@ PANEL = ArtifactFile("panel.json", lambda path, panel: panel.write(path), Panel.
 PAIRS = ArtifactFile("pairs.safetensors", lambda path, pairs: pairs.save(path), EncodedPairs.load)
 REFERENCE = _one_tensor("reference.safetensors", "logps")  # (n, 2)
 EMBEDDINGS = _one_tensor("embeddings.safetensors", "embeddings")  # (u, d)
+EMBEDDED = _tensors("part.safetensors", Embedded)
 PROMPTS: ArtifactFile[list[str]] = ArtifactFile("prompts.json", write_json, _read_json)  # their hashes
 HELD_OUT = _tensors("held-out.safetensors", HeldOut)
 EVIDENCE = _tensors("oof.safetensors", Evidence)

@@ -14,7 +14,16 @@ from numpy.typing import NDArray
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
-from unmdpo.engine.cost import SHAPES, USABLE, estimate, forward_flops, reading_memory
+from unmdpo.engine.cost import (
+    SHAPES,
+    USABLE,
+    cached_bytes,
+    estimate,
+    forward_flops,
+    reading_memory,
+    roomy_tokens,
+    working_memory,
+)
 from unmdpo.engine.models import body
 from unmdpo.engine.settings import AdapterSettings, ComputeSettings, ModelSource, ObjectiveChoice, TrainingSettings
 from unmdpo.errors import UserError
@@ -34,7 +43,8 @@ KNOWN_SHAPES = {  # lets packaged recipes be planned without a network
 }
 KEPT = 2  # checkpoints
 MEAN_PROMPT = 490  # tokens, in HelpSteer3
-TOKEN_BUDGET = 16_384  # per microbatch on a GPU
+READ_TOKENS = 65_536  # in a batch of what is read, such as prompts to embed or answers to judge
+WRITTEN_TOKENS, WRITING_SHARE = 262_144, 1 / 3  # in a batch of answers, and the most of the memory for their keys
 
 
 @dataclass(frozen=True)
@@ -50,6 +60,7 @@ class Cost:
     checkpointing: bool = False
     decoding: bool = False
     share: float = 1.0  # share of the 1B model's rate that a model of this size reaches in training
+    microbatch: int | None = None  # tokens, if pairs are scored or trained on
 
     def seconds(self, useful_rate: float) -> float:
         if not self.decoding:
@@ -73,18 +84,22 @@ class Estimates:
     def scoring(self, model: ModelSource, share: float = 1.0) -> Cost:
         """The cost of log-probabilities for a share of the pairs."""
         shape = meta_model(model)
-        tokens, flops = share * float(self.lengths.sum()), share * self._pass(shape)
-        return Cost(tokens, flops, reading_memory(shape, self.ranks), ranks=self.ranks)
+        tokens, flops, most = share * float(self.lengths.sum()), share * self._pass(shape), self._microbatch(shape)
+        memory = _reading_memory(shape, self.ranks) + working_memory(shape, most)
+        return Cost(tokens, flops, memory, ranks=self.ranks, share=_size_share(shape), microbatch=most)
 
     def reading(self, model: ModelSource, tokens: float) -> Cost:
         """The cost of one pass of a model over this many tokens."""
         shape = meta_model(model)
-        memory = reading_memory(shape, self.ranks)
-        return Cost(tokens, 2 * parameters(shape) * tokens, memory, ranks=self.ranks)
+        memory = _reading_memory(shape, self.ranks) + working_memory(shape, READ_TOKENS)
+        return Cost(tokens, 2 * parameters(shape) * tokens, memory, ranks=self.ranks, share=_size_share(shape))
 
     def writing(self, model: ModelSource, tokens: float) -> Cost:
         """The cost of generating this many tokens, one at a time."""
-        return replace(self.reading(model, tokens), decoding=True)
+        shape = meta_model(model)
+        kept = min(WRITTEN_TOKENS * cached_bytes(shape), WRITING_SHARE * self.memory)
+        memory = _reading_memory(shape, self.ranks) + kept
+        return replace(self.reading(model, tokens), memory=memory, decoding=True)
 
     def training(
         self, model: ModelSource, settings: TrainingSettings, objective: ObjectiveChoice, share: float = 1.0
@@ -107,7 +122,11 @@ class Estimates:
             ranks=self.ranks,
             checkpointing=checkpointing,
             share=_size_share(shape),
+            microbatch=self._microbatch(shape),
         )
+
+    def _microbatch(self, shape: PreTrainedModel) -> int:
+        return self.compute.token_budget or _usual_microbatch(shape, self.memory, self.ranks)
 
     def _pass(self, shape: PreTrainedModel) -> float:
         """FLOPs of one pass over all pairs. Shapes are cached, so their id is a safe key."""
@@ -121,16 +140,32 @@ class Estimates:
             parameter.requires_grad_(adapter is None)
         needed = estimate(
             shape,
-            self.compute.token_budget or TOKEN_BUDGET,
+            self._microbatch(shape),
             checkpointing=checkpointing,
             offload_optimizer=self.compute.offload_optimizer,
             world=self.ranks,
+            memory=self.memory,
         )
         packed = 1.4 * parameters(shape) if adapter is not None and adapter.four_bit else 0.0  # bytes that are saved
         return float(needed.total) - packed
 
 
+@lru_cache(maxsize=64)
+def _usual_microbatch(shape: PreTrainedModel, memory: float, ranks: int) -> int:
+    """Where all weights are trained; with an adapter there is room for more, which nobody needs."""
+    for parameter in shape.parameters():
+        parameter.requires_grad_(True)
+    return roomy_tokens(shape, memory, ranks)
+
+
+@lru_cache(maxsize=64)
+def _reading_memory(shape: PreTrainedModel, ranks: int) -> int:
+    return reading_memory(shape, ranks)
+
+
+@lru_cache(maxsize=16)
 def parameters(model: PreTrainedModel) -> int:
+    """Of a model without weights, which does not change."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 

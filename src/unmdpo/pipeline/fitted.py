@@ -13,7 +13,7 @@ from torch import Tensor
 from unmdpo.data import Prompt, prompt_hash
 from unmdpo.data.domains import domain_ids, modal_domains
 from unmdpo.data.table import prompt_text
-from unmdpo.engine.inference.embed import Embedder, embed_prompts
+from unmdpo.engine.inference.embed import Embedder, embeddings_of
 from unmdpo.engine.models import load_model
 from unmdpo.engine.pairs.encode import Encoder
 from unmdpo.engine.ranks import local_device
@@ -52,7 +52,7 @@ class FittedScale:
         sketch = torch.zeros(len(prompts), 1)
         if self.model is not None:
             embedder = Embedder(load_model(self.model, device=local_device()))
-            sketch = count_sketch(torch.cat(list(embed_prompts(embedder, Encoder.of(self.model), prompts))))
+            sketch = count_sketch(embeddings_of(embedder, Encoder.of(self.model), prompts))
         return estimator.predict(Units(sketch, self._domain_ids(prompts, domains or {})))
 
     def table(self, prompts: Sequence[Prompt], domains: Mapping[str, str]) -> pa.Table:

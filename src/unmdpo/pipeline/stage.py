@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 import torch
 
 from unmdpo.engine.settings import ComputeSettings, ModelSource
-from unmdpo.errors import UserError
+from unmdpo.errors import OutOfMemory
 from unmdpo.pipeline.artifacts import MODEL, ArtifactFile
 from unmdpo.pipeline.store import Artifact
 from unmdpo.settings import Strict
@@ -118,7 +118,7 @@ class Job(Generic[S]):
         try:
             return self.stage.kind.work(self)
         except torch.OutOfMemoryError as error:
-            raise UserError(
+            raise OutOfMemory(
                 f"{self.stage.name}: out of GPU memory ({str(error).split('. ')[0]}). Run fewer --jobs "
                 "at once, lower compute.token_budget, or set compute.activation_checkpointing=true; "
                 "finished stages are kept"

@@ -10,7 +10,7 @@ from transformers import GenerationConfig
 from tests.worlds.families import NAMES, build
 from tests.worlds.models import word_tokenizer
 from unmdpo.data.identity import Message
-from unmdpo.engine.inference.embed import Embedder, embed_prompts
+from unmdpo.engine.inference.embed import Embedder, embeddings_of
 from unmdpo.engine.inference.generate import GenerationSettings, Generator
 from unmdpo.engine.models import body
 from unmdpo.engine.pairs.encode import Encoder
@@ -52,7 +52,7 @@ def test_answers_and_embeddings_do_not_depend_on_the_batch(name, encoder):
         assert answers[place].text == expected, (name, place, generator._can_decode)
     if body(model) is model:
         return
-    found = torch.cat(list(embed_prompts(Embedder(model), encoder, PROMPTS)))
+    found = embeddings_of(Embedder(model), encoder, PROMPTS)
     for row, embedding in zip(generator.rows, found, strict=True):
         with torch.no_grad():
             hidden = body(model)(input_ids=torch.tensor([row]), use_cache=False).last_hidden_state[0, -1]

@@ -17,7 +17,7 @@ from transformers import (
 from tests.worlds.models import TINY, tiny, word_tokenizer
 from unmdpo.catalog.judges import FunctionSettings
 from unmdpo.data.identity import Message
-from unmdpo.engine.inference.embed import BATCH, Embedder, embed_prompts
+from unmdpo.engine.inference.embed import Embedder, embed_prompts, embeddings_of
 from unmdpo.engine.inference.generate import GenerationSettings, Generator
 from unmdpo.engine.inference.judges import RewardModel, checked, open_function
 from unmdpo.engine.pairs.encode import Encoder
@@ -47,23 +47,26 @@ def model():
 # --- Embeddings -----------------------------------------------------------------------------------
 
 
-def test_embeddings_are_the_last_hidden_state_of_each_prompt(model, encoder):
-    asked = prompts(BATCH + 3)
-    found = torch.cat(list(embed_prompts(Embedder(model), encoder, asked)))
-    assert found.shape == (BATCH + 3, 32)
-    for place in (0, 5, BATCH + 2):
+def test_embeddings_are_the_last_hidden_state_of_each_prompt(model, encoder, monkeypatch):
+    monkeypatch.setattr("unmdpo.engine.inference.embed.BUDGETS", (64, 64))
+    asked = prompts(35)
+    found = embeddings_of(Embedder(model), encoder, asked)
+    assert found.shape == (35, 32)
+    for place in range(35):
         ids = encoder.tokenize([encoder.prompt_text(asked[place])])
         with torch.no_grad():
             alone = model.model(torch.tensor(ids)).last_hidden_state[0, -1]
         assert torch.allclose(found[place], alone, atol=1e-5)
-    rest = torch.cat(list(embed_prompts(Embedder(model), encoder, asked, start=BATCH)))
-    assert torch.equal(rest, found[BATCH:])
+    batches = list(embed_prompts(Embedder(model), encoder, asked, done=range(10)))
+    assert len(batches) > 1
+    assert sorted(place for places, _ in batches for place in places) == [*range(10, 35)]
+    assert all(torch.allclose(batch, found[places], atol=1e-5) for places, batch in batches)
 
 
 def test_long_prompts_lose_their_beginning(model, encoder, monkeypatch):
     monkeypatch.setattr("unmdpo.engine.inference.embed.LONGEST", 3)
     long, short = (Message("user", "w9 w8 w7 w1"),), (Message("user", "w1"),)
-    a, b = (next(embed_prompts(Embedder(model), encoder, [p])) for p in (long, short))
+    a, b = (embeddings_of(Embedder(model), encoder, [p]) for p in (long, short))
     assert torch.allclose(a, b, atol=1e-6)  # both end in: w1 <end> <assistant>
 
 

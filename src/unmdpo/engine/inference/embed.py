@@ -4,8 +4,9 @@ An embedding is the final hidden state, after the last norm, at the last token o
 padded and truncated on the left.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -13,12 +14,13 @@ from transformers import PreTrainedModel
 from unmdpo.data.identity import Prompt
 from unmdpo.engine.inference.padding import padding_is_harmless, shortest_and_longest
 from unmdpo.engine.models import body
-from unmdpo.engine.pairs.encode import Encoder
-from unmdpo.engine.pairs.padding import padded
+from unmdpo.engine.pairs.encode import CHUNK, Encoder, Tokens
+from unmdpo.engine.pairs.padding import alike, padded
 from unmdpo.engine.ranks import Ranks
 from unmdpo.errors import UserError
 
-LONGEST, BATCH = 2048, 32
+LONGEST = 2048  # tokens
+BUDGETS = (4096, 65_536)  # tokens in a batch, on a CPU and on a GPU
 
 
 class Embedder(nn.Module):
@@ -39,67 +41,70 @@ class Embedder(nn.Module):
         return hidden[:, -1].float()
 
 
+def embeddings_of(embedder: Embedder, encoder: Encoder, prompts: Sequence[Prompt]) -> Tensor:
+    """(n, d), in the order of the prompts."""
+    found: list[tuple[list[int], Tensor]] = list(embed_prompts(embedder, encoder, prompts))
+    return in_order(found, len(prompts))
+
+
+def in_order(found: Sequence[tuple[list[int], Tensor]], count: int) -> Tensor:
+    """(count, d) from the places and embeddings of all batches."""
+    embeddings = torch.empty(count, found[0][1].shape[1])
+    for places, batch in found:
+        embeddings[places] = batch
+    return embeddings
+
+
 @torch.no_grad()
-def embed_prompts(embedder: Embedder, encoder: Encoder, prompts: Sequence[Prompt], start: int = 0) -> Iterator[Tensor]:
-    """(≤32, d) for each batch of prompts, in order; `start` skips prompts that are already embedded. Ranks take turns,
-    and each gets all embeddings."""
+def embed_prompts(
+    embedder: Embedder, encoder: Encoder, prompts: Sequence[Prompt], done: Collection[int] = ()
+) -> Iterator[tuple[list[int], Tensor]]:
+    """Places and their embeddings (m, d), batch by batch: prompts of similar length go together, longest first. Skips
+    those that are `done`. Ranks take turns, and each gets all embeddings."""
     embedder.train(False)
-    ranks, embedder.pads = Ranks.current(), True
-    firsts = range(start, len(prompts), BATCH)
-    for place in range(0, len(firsts), ranks.world):
-        turn = firsts[place : place + ranks.world]
-        own = turn[min(ranks.rank, len(turn) - 1)]  # a rank with nothing left repeats the last batch
-        rows = _tokens(encoder, prompts[own : own + BATCH])
-        if place == 0:  # tried on the same rows everywhere: all ranks must pass equally often
-            few = _tokens(encoder, prompts[start : start + BATCH])
-            embedder.pads = ranks.agree(_pads(embedder, few), embedder.device)
-        found = _embed(embedder, rows)
-        yield from _shared(found, turn, own, len(prompts), ranks)
+    ranks, rows = Ranks.current(), _tokens(encoder, prompts)
+    left = [place for place in range(len(rows)) if place not in done]
+    if not left:
+        return
+    few = [rows[left[place]] for place in shortest_and_longest([len(rows[place]) for place in left])]
+    embedder.pads = ranks.agree(_pads(embedder, few), embedder.device)
+    lengths, budget = [len(rows[place]) for place in left], BUDGETS[embedder.device.type == "cuda"]
+    groups = alike(lengths, budget) if embedder.pads else [[place] for place in range(len(left))]
+    for members, counts in ranks.turns([[[left[i] for i in group] for group in groups]]):
+        found = _pass(embedder, [rows[place] for place in members]).cpu()
+        for places, batch in ranks.gather((members if counts else [], found)):
+            if places:
+                _check_finite(places, batch)
+                yield places, batch
 
 
-def _tokens(encoder: Encoder, prompts: Sequence[Prompt]) -> list[list[int]]:
-    texts = [encoder.prompt_text(prompt) for prompt in prompts]
-    return [ids[-LONGEST:] for ids in encoder.tokenize(texts)]
+def _tokens(encoder: Encoder, prompts: Sequence[Prompt]) -> list[Tokens]:
+    """The last tokens of each prompt."""
+    rows = list[Tokens]()
+    for start in range(0, len(prompts), CHUNK):
+        texts = [encoder.prompt_text(prompt) for prompt in prompts[start : start + CHUNK]]
+        rows += [np.array(ids[-LONGEST:], dtype=np.int32) for ids in encoder.tokenize(texts)]
+    return rows
 
 
-def _embed(embedder: Embedder, rows: Sequence[list[int]]) -> Tensor:
-    """(n, d). Without padding, each row goes alone, and all ranks pass equally often."""
-    if embedder.pads:
-        return _pass(embedder, rows)
-    several = BATCH if Ranks.current().world > 1 else len(rows)
-    return torch.cat([_plain(embedder, rows[min(place, len(rows) - 1)]) for place in range(several)])[: len(rows)]
-
-
-def _plain(embedder: Embedder, row: list[int]) -> Tensor:
-    """(1, d)"""
-    found: Tensor = embedder(torch.tensor([row], device=embedder.device))
+def _pass(embedder: Embedder, rows: Sequence[Tokens]) -> Tensor:
+    """(n, d). A row by itself goes as the model would have it."""
+    tokens, mask = (each.to(embedder.device) for each in padded(rows, pad_token=0, side="left"))
+    found: Tensor = embedder(tokens) if len(rows) == 1 else embedder(tokens, mask)
     return found
 
 
-def _pass(embedder: Embedder, rows: Sequence[list[int]]) -> Tensor:
-    tokens, mask = padded(rows, pad_token=0, side="left")
-    found: Tensor = embedder(tokens.to(embedder.device), mask.to(embedder.device))
-    return found
-
-
-def _pads(embedder: Embedder, rows: Sequence[list[int]]) -> bool:
+def _pads(embedder: Embedder, few: Sequence[Tokens]) -> bool:
     """Whether rows may be padded, tried on a few."""
-    few = [rows[place] for place in shortest_and_longest(rows)]
-    alone = torch.cat([_plain(embedder, row) for row in few])
+    alone = torch.cat([_pass(embedder, [row]) for row in few])
     return padding_is_harmless(embedder.model, _pass(embedder, few), alone, "prompts to embed")
 
 
-def _shared(found: Tensor, turn: range, own: int, count: int, ranks: Ranks) -> Iterator[Tensor]:
-    """Every rank's batch of this turn, on the CPU, checked."""
-    together = found.new_zeros(len(turn), BATCH, found.shape[1])
-    if ranks.rank < len(turn):
-        together[turn.index(own), : len(found)] = found
-    for first, embeddings in zip(turn, ranks.total(together).cpu(), strict=True):
-        batch = embeddings[: count - first]
-        if not batch.isfinite().all():
-            bad = first + int((~batch.isfinite().all(dim=1)).nonzero()[0])
-            raise UserError(f"the embedding of prompt {bad} is not finite: check the model's weights")
-        yield batch
+def _check_finite(places: Sequence[int], batch: Tensor) -> None:
+    bad = (~batch.isfinite().all(dim=1)).nonzero().flatten().tolist()
+    if bad:
+        first = min(places[place] for place in bad)
+        raise UserError(f"the embedding of prompt {first} is not finite: check the model's weights")
 
 
 def positions(mask: Tensor) -> Tensor:

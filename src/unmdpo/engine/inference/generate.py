@@ -67,7 +67,7 @@ class Generator:
             return True
         if max(lengths) > rope_limit(self.model):
             return False
-        few = [self.rows[place] for place in shortest_and_longest(self.rows)]
+        few = [self.rows[place] for place in shortest_and_longest(lengths)]
         alone = torch.cat([self._first_logits([row]) for row in few])
         harmless = padding_is_harmless(self.model, self._first_logits(few), alone, "prompts to answer")
         return self.ranks.agree(harmless, self.model.device)

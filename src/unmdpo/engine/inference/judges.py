@@ -67,7 +67,7 @@ class RewardModel:
         return found.view(len(rows), -1).float()
 
     def _pads(self, rows: Sequence[list[int]], pad: int) -> bool:
-        few = [rows[place] for place in shortest_and_longest(rows)]
+        few = [rows[place] for place in shortest_and_longest([len(row) for row in rows])]
         alone = torch.cat([self._outputs([row], pad) for row in few])
         harmless = padding_is_harmless(self.model, self._outputs(few, pad), alone, "responses to judge")
         return self.ranks.agree(harmless, self.model.device)

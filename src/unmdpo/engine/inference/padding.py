@@ -31,10 +31,10 @@ def padding_is_harmless(model: PreTrainedModel, together: Tensor, alone: Tensor,
     return False
 
 
-def shortest_and_longest(rows: Sequence[Sequence[int]]) -> list[int]:
+def shortest_and_longest(lengths: Sequence[int]) -> list[int]:
     """The rows to ask about: with the most padding, and without any."""
-    order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
-    return [order[0], order[len(order) // 2], order[-1]] if len(rows) > 2 else order
+    order = sorted(range(len(lengths)), key=lambda place: lengths[place])
+    return [order[0], order[len(order) // 2], order[-1]] if len(order) > 2 else order
 
 
 def of_one_length(lengths: Sequence[int], budget: int) -> list[list[int]]:

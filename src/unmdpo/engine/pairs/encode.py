@@ -5,13 +5,14 @@ prefix, and only the response with its end-of-turn token is scored. The prompt's
 answers: a response that would merge with them is tokenized by itself.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +22,15 @@ from transformers import PreTrainedTokenizerBase
 from unmdpo.data.comparison import Comparison
 from unmdpo.data.identity import Prompt
 from unmdpo.engine.models import load_tokenizer
-from unmdpo.engine.pairs.template import ADAPTED, TODAY, ChatTemplate, Frame
+from unmdpo.engine.pairs.joint import Joint
+from unmdpo.engine.pairs.template import ADAPTED, TODAY, ChatTemplate
+from unmdpo.engine.pairs.tokenize import Tokenize, batch_tokenizer
 from unmdpo.engine.settings import MAX_LENGTH, ModelSource
 from unmdpo.errors import DataError, UserError
 
 Tokens = NDArray[np.int32]
 CHUNK = 512  # comparisons rendered and tokenized at a time
 NO_LIMIT = 2**31
-OPENED_TAG = re.compile(r"(<[^<>\s/|]+>)\s*\Z")
 APART, REBUILT = "apart", "rebuilt"
 TOLD = {
     APART: "responses begin inside a token: tokenized apart",
@@ -88,29 +90,33 @@ class Encoder:
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of rendered texts. The template writes the BOS token, so none is added here."""
-        ids: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"] if texts else []
-        return ids
+        return self._tokenize(texts)
+
+    @cached_property
+    def _tokenize(self) -> Tokenize:
+        return batch_tokenizer(self.tokenizer)
 
     def encode(self, comparisons: Iterable[Comparison]) -> Iterator[EncodedPair]:
-        """Encodes every comparison in order, tokenizing in chunks on all cores."""
-        chunk: list[Comparison] = []
-        for comparison in comparisons:
-            chunk.append(comparison)
-            if len(chunk) == CHUNK:
-                yield from self._encode_chunk(chunk)
-                chunk = []
-        yield from self._encode_chunk(chunk)
+        """Encodes every comparison in order. The tokenizer works on all cores, and while it does, the next chunk is
+        rendered and the one before is finished."""
+        rows = iter(comparisons)
+        self._tokenize  # noqa: B018 - settled before threads use it
+        with ThreadPoolExecutor(1) as tokenizing:
+            before: tuple[list[Joint], Future[list[list[int]]]] | None = None
+            while chunk := list(islice(rows, CHUNK)):
+                joints = [joint for comparison in chunk for joint in self._joints(comparison)]
+                texts = [text for joint in joints for text in (joint.text, joint.whole(self.template.frame))]
+                after = (joints, tokenizing.submit(self.tokenize, _without_repeats(texts)))
+                if before is not None:
+                    yield from self._finished(before[0], before[1].result())
+                before = after
+            if before is not None:
+                yield from self._finished(before[0], before[1].result())
 
-    def _encode_chunk(self, comparisons: Sequence[Comparison]) -> Iterator[EncodedPair]:
-        asked = [self._asked(comparison) for comparison in comparisons]
-        prompts = self.tokenize([text for text, _ in asked])
-        joints = [
-            Joint(text, prompt, answered, response)
-            for (text, wholes), prompt, comparison in zip(asked, prompts, comparisons, strict=True)
-            for answered, response in zip(wholes, (comparison.chosen, comparison.rejected), strict=True)
-        ]
-        responses = self._responses(joints)
-        for place, prompt in enumerate(prompts):
+    def _finished(self, joints: Sequence[Joint], tokens: list[list[int]]) -> Iterator[EncodedPair]:
+        """Pairs of two joints each, from the tokens of each pair's prompt and of the prompt with either response."""
+        responses = self._responses(joints, tokens)
+        for place, prompt in enumerate(tokens[0::3]):
             chosen, rejected = (self._scored(tokens) for tokens in responses[2 * place : 2 * place + 2])
             yield EncodedPair(
                 prompt=np.array(prompt, dtype=np.int32),
@@ -119,39 +125,42 @@ class Encoder:
                 valid=len(prompt) + max(len(chosen), len(rejected)) <= self.max_length and bool(chosen and rejected),
             )
 
-    def _asked(self, comparison: Comparison) -> tuple[str, list[str]]:
+    def _joints(self, comparison: Comparison) -> list[Joint]:
         """The prompt as text, and the conversation with either response."""
         template, messages = self.template, self.template.messages(comparison.prompt)
         self.counts.update(template.way(comparison.prompt))
         try:
-            wholes = [
-                template.render([*messages, {"role": "assistant", "content": response}], prefix=False)
-                for response in (comparison.chosen, comparison.rejected)
+            text = template.render(messages, prefix=True)
+            return [
+                Joint(text, template.render([*messages, {"role": "assistant", "content": said}], prefix=False), said)
+                for said in (comparison.chosen, comparison.rejected)
             ]
-            return template.render(messages, prefix=True), wholes
         except UserError as error:
             raise DataError(comparison.source, str(error)) from error
 
-    def _responses(self, joints: Sequence["Joint"]) -> list[list[int]]:
+    def _responses(self, joints: Sequence[Joint], tokens: list[list[int]]) -> list[list[int]]:
         """The tokens after each prompt. Where the tokens of prompt and response together begin with the prompt's,
         they are the rest; where they do not, the response is tokenized apart, as a policy would write it after those
         of the prompt."""
-        texts = [joint.answered if joint.is_kept else joint.rebuilt(self.template.frame) for joint in joints]
-        wholes = self.tokenize(texts)
-        found = [_after(joint.prompt, whole) for joint, whole in zip(joints, wholes, strict=True)]
-        apart = [place for place, tokens in enumerate(found) if tokens is None]
+        prompts = [tokens[place // 2 * 3] for place in range(len(joints))]
+        wholes = [tokens[place // 2 * 3 + 1 + place % 2] for place in range(len(joints))]
+        texts = [joint.whole(self.template.frame) for joint in joints]
+        found = [_after(prompt, whole) for prompt, whole in zip(prompts, wholes, strict=True)]
+        apart = [place for place, rest in enumerate(found) if rest is None]
         rebuilt = sum(text != joint.answered for text, joint in zip(texts, joints, strict=True))
         self.counts.update({APART: len(apart), REBUILT: rebuilt})
         alone = self._alone(
-            prompts=[joints[place].prompt for place in apart],
+            prompts=[prompts[place] for place in apart],
             tails=[texts[place][len(joints[place].text) :] for place in apart],
             wanted=[self._decoded(wholes[place]) for place in apart],
         )
-        return [next(alone) if tokens is None else tokens for tokens in found]
+        return [next(alone) if rest is None else rest for rest in found]
 
     def _alone(self, prompts: list[list[int]], tails: list[str], wanted: list[str]) -> Iterator[list[int]]:
         """Texts tokenized by themselves, such that they read on from their prompts without another space: tokenizers
         with a dummy prefix write one at the start of every text, but not after a line break."""
+        if not tails:
+            return
         after_line = self.tokenize(["\n", *("\n" + tail for tail in tails)])
         rest = [_after(after_line[0], tokens) for tokens in after_line[1:]]
         for prompt, plain, other, text in zip(prompts, self.tokenize(tails), rest, wanted, strict=True):
@@ -199,31 +208,9 @@ class Encoder:
         return (None, 0) if place is None else (tail[place], len(tail) - place - 1)
 
 
-class Joint(NamedTuple):
-    """Where a prompt and a response meet."""
-
-    text: str  # of the prompt, with the generation prefix
-    prompt: list[int]  # its tokens
-    answered: str  # the conversation with the response, as the template writes it
-    response: str
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether the template keeps the prompt as it was, and the response but for its white space. Templates may
-        drop reasoning, or move a system message, once there is an answer."""
-        if not self.answered.startswith(self.text):
-            return False
-        if self.answered.find(self.response.strip(), len(self.text)) >= 0:
-            return True
-        return "".join(self.response.split()) in "".join(self.answered[len(self.text) :].split())
-
-    def rebuilt(self, frame: Frame) -> str:
-        """The response as it stands; a tag that the prompt ends with, such as `<think>`, is not written twice."""
-        opened = OPENED_TAG.search(self.text)
-        response = self.response
-        if opened is not None and response.lstrip().startswith(opened[1]):
-            response = response.lstrip().removeprefix(opened[1]).lstrip("\n")
-        return self.text + frame.around(response)
+def _without_repeats(texts: Sequence[str]) -> list[str]:
+    """Prompt, chosen, rejected of each pair, from prompt and chosen, prompt and rejected."""
+    return [text for place, text in enumerate(texts) if place % 4 != 2]
 
 
 def _after(start: list[int], tokens: list[int]) -> list[int] | None:

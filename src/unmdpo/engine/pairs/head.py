@@ -101,6 +101,8 @@ def _asked(model: PreTrainedModel, small: nn.Linear, hidden: Tensor) -> Tensor |
     try:
         with _replaced(model, small, hidden):
             logits = model(input_ids=tokens, use_cache=False).logits
+    except torch.OutOfMemoryError:
+        raise
     except Exception:  # whatever a model's own code makes of an output without its other parts
         return None
     return logits if isinstance(logits, Tensor) and logits.device == hidden.device else None

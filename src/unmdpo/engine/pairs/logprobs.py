@@ -84,16 +84,12 @@ def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | N
     return torch.mm(hidden, weight.T, out=out) if bias is None else torch.addmm(bias, hidden, weight.T, out=out)
 
 
-def kept_bytes(tokens: int, vocabulary: int, itemsize: int, device: torch.device) -> int:
-    """Bytes of logits that are kept for the backward pass: all of them, or none."""
-    needed, room = tokens * vocabulary * itemsize, ROOM
-    if device.type == "cuda":
-        room = int(KEPT_SHARE * torch.cuda.get_device_properties(device).total_memory)
-    return needed if needed <= room else 0
-
-
 def _room_for(hidden: Tensor, weight: Tensor) -> bool:
-    return kept_bytes(len(hidden), len(weight), hidden.element_size(), hidden.device) > 0
+    """Whether all logits may be kept."""
+    room: float = ROOM
+    if hidden.device.type == "cuda":
+        room = KEPT_SHARE * torch.cuda.get_device_properties(hidden.device).total_memory
+    return len(hidden) * len(weight) * hidden.element_size() <= room
 
 
 def _like(gradient: Tensor | None, parameter: Tensor) -> Tensor | None:

@@ -31,6 +31,7 @@ HOPPER_BLOCKS: dict[str, int] = {
 SAME_ROUNDING = {"emulate_precision_casts": True, "deterministic": True}
 
 
+GPU_BUDGET = 16_384  # tokens per microbatch, at least
 PACKED: dict[Layout, str] = {"flash": ATTENTION, "packed": "flex_attention"}  # attention for these layouts on a GPU
 
 
@@ -103,7 +104,7 @@ class PairScorer(nn.Module):
     def default_budget(self) -> int:
         """Tokens per microbatch: enough to keep a GPU busy; few on a CPU, where the cost of a dense mask grows
         quadratically."""
-        return 16_384 if self.device.type == "cuda" else 512
+        return GPU_BUDGET if self.device.type == "cuda" else 512
 
 
 def _fused_log_probs(model: PreTrainedModel, head: Head, batch: PairBatch, router: Router | None) -> Tensor:

@@ -1,44 +1,29 @@
-"""Runs stages on this machine: one after another in this process, or in parallel in separate processes, which release
-memory and devices when they end.
+"""Runs stages on this machine: one after another in this process, or several at once in processes of their own, as
+many as fit on the GPUs."""
 
-Processes are forked from a server that has imported everything heavy once, so a stage starts quickly.
-"""
-
-import contextlib
-import multiprocessing
 import os
-import queue
-import signal
 import time
-import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
-from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from unmdpo.errors import Stopped, UnmdpoWarning, UserError, stop
-from unmdpo.pipeline.executors.making import make_here, raise_failures, ready_stages
-from unmdpo.pipeline.executors.ranks import launch
-from unmdpo.pipeline.run import Run, open_run, ranks_of
+from unmdpo.engine.cost import USABLE
+from unmdpo.errors import OutOfMemory, UnmdpoWarning
+from unmdpo.pipeline.executors.making import raise_failures, ready_stages, with_microbatch
+from unmdpo.pipeline.executors.ranks import make
+from unmdpo.pipeline.executors.room import Need, Room, Try, need_of
+from unmdpo.pipeline.executors.workers import Message, Worker, Workers, free_memory, tidy
+from unmdpo.pipeline.run import Run
 from unmdpo.pipeline.stage import Stage
-from unmdpo.pipeline.store import Store
 from unmdpo.pipeline.view import View
 from unmdpo.recipe import Recipe
 
-POLL, PATIENCE = 0.05, 300.0  # seconds; PATIENCE: how long a stopped stage may take to write its checkpoint
-
-
-@dataclass
-class _Worker:
-    stage: str
-    slot: int
-    process: BaseProcess
-    began: float
+POLL = 0.05  # seconds
+PER_GPU = 8  # stages at once, at most
+AGAIN = "out of GPU memory: it is tried again "
 
 
 def most_ranks(recipe: Recipe) -> int:
@@ -46,127 +31,146 @@ def most_ranks(recipe: Recipe) -> int:
 
 
 def default_jobs(ranks: int = 1) -> int:
-    """As many stages at once as there are GPUs, or cores if there are none, divided by the ranks of a stage."""
-    return max(1, (torch.cuda.device_count() or len(os.sched_getaffinity(0))) // ranks)
-
-
-def make(run: Run, stage: Stage[Any], report: Callable[[str], None]) -> None:
-    """Runs one stage whose inputs are finished; over several ranks if the recipe asks and the stage can."""
-    if ranks_of(run, stage) > 1:
-        launch(run, stage, report)
-    else:
-        make_here(run, stage, report)
+    """The most stages at once: several on each GPU, as far as they fit, or one per core if there are no GPUs; divided
+    by the ranks of a stage."""
+    gpus = torch.cuda.device_count()
+    return max(2, PER_GPU * gpus // ranks) if gpus else max(1, len(os.sched_getaffinity(0)) // ranks)
 
 
 def one_by_one(run: Run, missing: Sequence[str], view: View) -> None:
     for name in missing:
         began = time.monotonic()
         view.started(name)
-        make(run, run.stages[name], partial(view.progress, name))
+        _persistently(run, run.stages[name], partial(view.progress, name))
         view.finished(name, time.monotonic() - began)
 
 
-def side_by_side(run: Run, missing: Sequence[str], jobs: int, view: View) -> None:
-    """Runs the missing stages, each as soon as its inputs are finished. If one fails, those that do not need it
-    continue, and all failures are reported at the end."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["unmdpo.pipeline.executors.local"])
-    messages, waiting = context.Queue(), list(missing)
-    free, workers, failures = list(range(jobs)), list[_Worker](), dict[str, str]()
-    with _stopping(workers):
-        while waiting or workers:
-            for name in ready_stages(run, waiting, failures):
-                if not free:
-                    break
-                waiting.remove(name)
-                slot = free.pop(0)
-                arguments = (run.recipe.model_dump_json(), str(run.store.root), name, slot, jobs, messages)
-                process = context.Process(target=_work, args=arguments, name=name)
-                process.start()
-                workers.append(_Worker(name, slot, process, time.monotonic()))
-                view.started(name)
-            _listen(messages, view, failures)
-            for worker in [worker for worker in workers if not worker.process.is_alive()]:
-                workers.remove(worker)
-                free.append(worker.slot)
-                _listen(messages, view, failures)
-                _settle(run, worker, view, failures)
-            if not workers and waiting and not ready_stages(run, waiting, failures):
-                break  # the remaining stages need one that failed
-            time.sleep(POLL)
-    raise_failures(failures, waiting)
-
-
-def _listen(messages: Any, view: View, failures: dict[str, str]) -> None:
+def _persistently(run: Run, stage: Stage[Any], report: Callable[[str], None]) -> None:
+    """Makes a stage, with smaller microbatches if it runs out of memory."""
+    trying, need = Try(alone=True), Need()
     while True:
         try:
-            kind, name, text = messages.get_nowait()
-        except queue.Empty:
+            return make(with_microbatch(run, trying.tokens(need)), stage, report)
+        except OutOfMemory:
+            need = need_of(run, stage, _memory())
+            following = trying.next(need)
+            if following is None:
+                raise
+            trying = following
+        tidy()  # after the error, which holds on to what was on the device
+        report(_again(trying))
+
+
+def _memory() -> float:
+    return float(torch.cuda.mem_get_info()[1]) if torch.cuda.is_available() else float("inf")
+
+
+def _again(trying: Try) -> str:
+    return AGAIN + ("with smaller microbatches" if trying.part else "alone")
+
+
+def side_by_side(run: Run, missing: Sequence[str], jobs: int, view: View) -> None:
+    """Runs the missing stages, each as soon as its inputs are finished and there is room for it. If one fails, those
+    that do not need it continue, and all failures are reported at the end."""
+    crew = _Crew(run, missing, jobs, view)
+    with crew.workers.stopped_at_the_end():
+        while crew.waiting or crew.workers.busy:
+            crew.start_what_fits()
+            crew.listen()
+            crew.bury()
+            if crew.stuck:
+                break  # the remaining stages need one that failed
+            time.sleep(POLL)
+    raise_failures(crew.failures, crew.waiting)
+
+
+class _Crew:
+    """The stages of a run and the workers that do them."""
+
+    def __init__(self, run: Run, missing: Sequence[str], jobs: int, view: View) -> None:
+        self.run, self.jobs, self.view, self.waiting = run, jobs, view, list(missing)
+        self.workers, self.failures, self.tries = Workers(run, jobs), dict[str, str](), dict[str, Try]()
+        free = [USABLE * memory for memory in free_memory()]
+        self._largest, self._has_gpus = max(free, default=float("inf")), bool(free)
+        self.room, self._needs = Room(free or [float("inf")]), dict[str, Need]()
+
+    @property
+    def stuck(self) -> bool:
+        ready = ready_stages(self.run, self.waiting, self.failures)
+        return bool(self.waiting) and not self.workers.busy and not ready
+
+    def start_what_fits(self) -> None:
+        ready = ready_stages(self.run, self.waiting, self.failures)
+        ready.sort(key=lambda name: not self.tries.get(name, Try()).alone)  # who needs the GPU alone goes first
+        for name in ready:
+            if len(self.workers.busy) == self.jobs:
+                return
+            trying = self.tries.get(name, Try())
+            devices = self.room.take(name, self._need(name), alone=trying.alone)
+            if devices is not None:
+                self._start(name, devices, trying)
+            elif trying.alone:
+                return  # others would keep it waiting
+
+    def _need(self, name: str) -> Need:
+        if name not in self._needs:
+            stage = self.run.stages[name]
+            self._needs[name] = need_of(self.run, stage, self._largest) if self._has_gpus else Need()
+        return self._needs[name]
+
+    def _start(self, name: str, devices: tuple[int, ...], trying: Try) -> None:
+        self.waiting.remove(name)
+        worker = self.workers.on(devices if self._has_gpus else ())
+        worker.do(name, trying.tokens(self._need(name)), time.monotonic())
+        if name not in self.tries:
+            self.view.started(name)
+
+    def listen(self) -> None:
+        for message in self.workers.messages():
+            if message.kind == "warning":
+                warnings.warn(message.text, UnmdpoWarning, stacklevel=2)
+            elif message.kind == "progress":
+                self.view.progress(message.stage, message.text)
+            else:
+                self._settle(message)
+
+    def _settle(self, message: Message) -> None:
+        """A stage ended, one way or another."""
+        worker = next((each for each in self.workers.busy if each.stage == message.stage), None)
+        if worker is None:
             return
-        if kind == "failed":
-            failures[name] = text
-        elif kind == "warning":
-            warnings.warn(text, UnmdpoWarning, stacklevel=2)
-        else:
-            view.progress(name, text)
+        self._release(worker)
+        if message.kind == "done":
+            self.view.finished(message.stage, time.monotonic() - worker.began)
+            return
+        self.workers.dismiss(worker)
+        trying = self.tries.get(message.stage, Try()).next(self._need(message.stage))
+        if trying is None or message.kind != "out of memory":
+            self._fail(message.stage, message.text)
+            return
+        self.tries[message.stage] = trying
+        self.waiting.append(message.stage)
+        self.view.progress(message.stage, _again(trying))
 
+    def bury(self) -> None:
+        """Notices workers that died without a word."""
+        for worker in [each for each in self.workers.all if not each.process.is_alive()]:
+            self.listen()
+            if worker not in self.workers.all:
+                continue
+            self.workers.dismiss(worker)
+            if worker.stage is None:
+                continue
+            name, code = worker.stage, worker.process.exitcode
+            self._release(worker)
+            killed = f"its process was killed by signal {-code}" if code and code < 0 else None
+            self._fail(name, killed or f"its process ended with code {code}")
 
-def _settle(run: Run, worker: _Worker, view: View, failures: dict[str, str]) -> None:
-    worker.process.join()
-    if run.find(run.stages[worker.stage]) is not None:
-        view.finished(worker.stage, time.monotonic() - worker.began)
-        return
-    code = worker.process.exitcode
-    died = f"its process was killed by signal {-code}" if code and code < 0 else f"its process ended with code {code}"
-    problem = failures.setdefault(worker.stage, died)
-    view.failed(worker.stage, problem)
+    def _release(self, worker: Worker) -> None:
+        assert worker.stage is not None
+        self.room.leave(worker.stage)
+        worker.stage = None
 
-
-@contextlib.contextmanager
-def _stopping(workers: list[_Worker]) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        for worker in workers:
-            worker.process.terminate()
-        for worker in workers:
-            worker.process.join(PATIENCE)
-            worker.process.kill()  # if it is still alive
-
-
-def _work(recipe: str, root: str, name: str, slot: int, jobs: int, messages: Any) -> None:
-    """Runs in the stage's process: takes its share of the machine, then does the stage."""
-    signal.signal(signal.SIGTERM, stop)
-    described = Recipe.model_validate_json(recipe)
-    gpus, ranks = torch.cuda.device_count(), most_ranks(described)
-    if gpus:
-        allowed = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus)))).split(",")
-        own = [allowed[(slot * ranks + place) % gpus] for place in range(ranks)]
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(own)
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // jobs))
-    _pass_warnings_on(messages, name)
-    try:
-        run = open_run(described, Store(Path(root)))
-        make(run, run.stages[name], lambda text: messages.put(("progress", name, text)))
-    except (Stopped, KeyboardInterrupt):
-        messages.cancel_join_thread()  # nobody is listening anymore
-        return
-    except UserError as error:
-        messages.put(("failed", name, str(error)))
-    except BaseException:
-        messages.put(("failed", name, traceback.format_exc()))
-    messages.close()
-    messages.join_thread()
-
-
-def _pass_warnings_on(messages: Any, name: str) -> None:
-    """Our own warnings go to the command that is watched; those of libraries are shown where they arise."""
-    show = warnings.showwarning
-
-    def passed_on(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-        if issubclass(category, UnmdpoWarning):
-            messages.put(("warning", name, str(message)))
-        else:
-            show(message, category, *where, **more)
-
-    warnings.showwarning = passed_on
+    def _fail(self, name: str, problem: str) -> None:
+        self.failures[name] = problem
+        self.view.failed(name, problem)

@@ -1,6 +1,7 @@
 """What all executors share: how to run one stage, and how to report failures."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,14 @@ from unmdpo.errors import UserError
 from unmdpo.pipeline.run import Run, ranks_of
 from unmdpo.pipeline.stage import Job, Stage
 from unmdpo.pipeline.store import Artifact
+
+
+def with_microbatch(run: Run, tokens: int | None) -> Run:
+    """The same run with microbatches of this many tokens, if given."""
+    if tokens is None:
+        return run
+    compute = run.recipe.compute.model_copy(update={"token_budget": tokens})
+    return replace(run, recipe=run.recipe.model_copy(update={"compute": compute}))
 
 
 def make_here(run: Run, stage: Stage[Any], report: Callable[[str], None]) -> Artifact:

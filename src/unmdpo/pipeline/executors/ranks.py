@@ -20,8 +20,8 @@ import torch
 import torch.distributed as dist
 
 from unmdpo.engine.ranks import join, local_device, part
-from unmdpo.errors import Stopped, UnmdpoWarning, UserError
-from unmdpo.pipeline.executors.making import manifest_head
+from unmdpo.errors import OutOfMemory, Stopped, UnmdpoWarning, UserError
+from unmdpo.pipeline.executors.making import make_here, manifest_head
 from unmdpo.pipeline.run import Run, open_run, ranks_of
 from unmdpo.pipeline.stage import Job, Stage
 from unmdpo.pipeline.store import Store
@@ -32,6 +32,15 @@ USER_ERROR, CRASH = 2, 1  # exit codes
 LEFT_ALONE = ("closed by peer", "Connection reset", "Timed out", "timed out", "DistBackendError", "Broken pipe")
 # What a line is about.
 PROGRESS, WARNING, ERROR, CRASHED = "unmdpo-progress: ", "unmdpo-warning: ", "unmdpo-error: ", "unmdpo-crash: "
+MEMORY = "unmdpo-memory: "
+
+
+def make(run: Run, stage: Stage[Any], report: Callable[[str], None]) -> None:
+    """Runs one stage whose inputs are finished; over several ranks if the recipe asks and the stage can."""
+    if ranks_of(run, stage) > 1:
+        launch(run, stage, report)
+    else:
+        make_here(run, stage, report)
 
 
 def launch(run: Run, stage: Stage[Any], report: Callable[[str], None]) -> None:
@@ -58,7 +67,7 @@ def launch(run: Run, stage: Stage[Any], report: Callable[[str], None]) -> None:
         errors.seek(0)
         told = errors.read()
     if started.returncode:
-        raise UserError(_failure_message(told, stage, count))
+        raise _failure(told, stage, count)
 
 
 def _listen(lines: IO[str], report: Callable[[str], None]) -> None:
@@ -70,19 +79,20 @@ def _listen(lines: IO[str], report: Callable[[str], None]) -> None:
             warnings.warn(json.loads(line.removeprefix(WARNING)), UnmdpoWarning, stacklevel=2)
 
 
-def _failure_message(errors: str, stage: Stage[Any], count: int) -> str:
+def _failure(errors: str, stage: Stage[Any], count: int) -> UserError:
     """The error a rank reported, the traceback of one that crashed, or, if none said anything, that one was lost."""
     lines = errors.splitlines()
-    for line in lines:
-        if line.startswith(ERROR):
-            return str(json.loads(line.removeprefix(ERROR)))
+    for sign, kind in ((MEMORY, OutOfMemory), (ERROR, UserError)):
+        for line in lines:
+            if line.startswith(sign):
+                return kind(json.loads(line.removeprefix(sign)))
     crashes = [json.loads(line.removeprefix(CRASHED)) for line in lines if line.startswith(CRASHED)]
     crashes = [crash for crash in crashes if not any(sign in crash for sign in LEFT_ALONE)]
     if crashes:
-        return f"one of {count} ranks failed:\n{crashes[0]}"
+        return UserError(f"one of {count} ranks failed:\n{crashes[0]}")
     ends = [line.strip() for line in lines if "exitcode" in line or "Timed out" in line]
     last = ends[-1] if ends else "torchrun gave no reason"
-    return (
+    return UserError(
         f"{stage.name}: one of {count} ranks was lost ({last[:200]}): killed, hung, or out of memory. "
         "Its last checkpoint is kept, and the same command continues from there"
     )
@@ -130,6 +140,8 @@ def main(recipe: str, root: str, name: str) -> None:
         dist.destroy_process_group()
     except Stopped as error:
         os._exit(128 + error.signal)
+    except OutOfMemory as error:
+        _end(MEMORY, str(error), USER_ERROR)
     except UserError as error:
         _end(ERROR, str(error), USER_ERROR)
     except Exception:

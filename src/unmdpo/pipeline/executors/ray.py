@@ -9,18 +9,21 @@ import os
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unmdpo.errors import UserError
-from unmdpo.pipeline.executors.making import make_here, raise_failures, ready_stages
+from unmdpo.errors import OutOfMemory, UserError
+from unmdpo.pipeline.executors.making import make_here, raise_failures, ready_stages, with_microbatch
 from unmdpo.pipeline.executors.ranks import take_part
+from unmdpo.pipeline.executors.room import Need, Try, fraction, need_of
+from unmdpo.pipeline.plan import MEMORY
 from unmdpo.pipeline.run import Run, open_run, ranks_of
 from unmdpo.pipeline.store import Store
 from unmdpo.pipeline.view import View
 from unmdpo.recipe import Recipe
 
+FULL_GPU = "out of memory: "  # how a rank's problem begins that more room would solve
 RETRIES = 2  # of a stage whose worker died; errors raised by the stage are not retried
 
 
@@ -40,25 +43,37 @@ def work_on_ray(run: Run, missing: Sequence[str], view: View) -> None:
     waiting = list(missing)
     running, failures = dict[Any, tuple[str, float]](), dict[str, str]()
     recipe, root, here = run.recipe.model_dump_json(), str(run.store.root.resolve()), str(Path.cwd())
+    memory, tries = _gpu_memory(ray.cluster_resources()), dict[str, Try]()  # type: ignore[no-untyped-call]
+    needs = {name: need_of(run, run.stages[name], memory) for name in waiting} if on_gpus else {}
     while waiting or running:
         for name in ready_stages(run, waiting, failures):
             waiting.remove(name)
+            need, trying = needs.get(name, Need()), tries.get(name, Try())
+            task = (recipe, root, name, here, trying.tokens(need))
             if ranks_of(run, run.stages[name]) > 1:
-                submitted = shared.options(num_cpus=0, name=name).remote(recipe, root, name, here, on_gpus)
+                submitted = shared.options(num_cpus=0, name=name).remote(*task, on_gpus)
             else:
-                gpus = int(on_gpus and run.stages[name].kind.uses_model)
-                submitted = alone.options(num_gpus=gpus, num_cpus=1, name=name).remote(recipe, root, name, here)
+                gpus = (1 if trying.alone else fraction(need, memory)) if on_gpus else 0
+                submitted = alone.options(num_gpus=gpus, num_cpus=1, name=name).remote(*task)
             running[submitted] = (name, time.monotonic())
-            view.started(name)
+            if name not in tries:
+                view.started(name)
         if not running:
             break  # the remaining stages need one that failed
         done, _ = ray.wait(list(running), num_returns=1)
         for reference in done:
             name, began = running.pop(reference)
+            full = False
             try:
-                problem = ray.get(reference)
+                full, problem = ray.get(reference)
             except ray.exceptions.RayError as error:
                 problem = f"its worker died {RETRIES + 1} times: {str(error).splitlines()[0]}"
+            need = needs.get(name, Need())
+            following = tries.get(name, Try()).next(need) if full else None
+            if following is not None:
+                tries[name] = following
+                waiting.append(name)
+                continue
             if problem is None and run.find(run.stages[name]) is None:
                 problem = "its artifact is not in the store: do all nodes see the same files under the same paths?"
             if problem is None:
@@ -75,31 +90,49 @@ def _go(here: str) -> None:
         os.chdir(here)
 
 
-def _work(recipe: str, root: str, name: str, here: str) -> str | None:
-    """Runs a stage on some node; returns what went wrong, or None."""
+def _gpu_memory(resources: Mapping[str, float]) -> float:
+    """Bytes of the smallest GPU that the cluster names; Ray itself does not count them."""
+    kinds = [name.partition(":")[2].lower() for name in resources if name.startswith("accelerator_type:")]
+    return min((MEMORY[kind] for kind in kinds if kind in MEMORY), default=MEMORY["a100"])
+
+
+Outcome = tuple[bool, str | None]  # whether it ran out of memory, and what went wrong, if anything did
+
+
+def _opened(recipe: str, root: str, here: str, microbatch: int | None) -> Run:
     _go(here)
+    return with_microbatch(open_run(Recipe.model_validate_json(recipe), Store(Path(root))), microbatch)
+
+
+def _work(recipe: str, root: str, name: str, here: str, microbatch: int | None) -> Outcome:
+    """Runs a stage on some node."""
     try:
-        run = open_run(Recipe.model_validate_json(recipe), Store(Path(root)))
+        run = _opened(recipe, root, here, microbatch)
         make_here(run, run.stages[name], lambda text: None)
     except UserError as error:
-        return str(error)
+        return isinstance(error, OutOfMemory), str(error)
     except Exception:
-        return traceback.format_exc()
-    return None
+        return False, traceback.format_exc()
+    return False, None
 
 
-def _work_together(recipe: str, root: str, name: str, here: str, on_gpus: bool) -> str | None:
-    """Runs a stage as a Ray Train job with the recipe's number of ranks; returns what went wrong, or None."""
+def _work_together(recipe: str, root: str, name: str, here: str, microbatch: int | None, on_gpus: bool) -> Outcome:
+    """Runs a stage as a Ray Train job with the recipe's number of ranks."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig  # noqa: PLC0415 - an extra
     from ray.train.torch import TorchConfig, TorchTrainer  # noqa: PLC0415
 
-    _go(here)
-    run = open_run(Recipe.model_validate_json(recipe), Store(Path(root)))
+    run = _opened(recipe, root, here, microbatch)
     with tempfile.TemporaryDirectory(dir=run.store.root, prefix=".ray-") as records:
         problem = Path(records) / "problem"
         trainer = TorchTrainer(
             _rank,
-            train_loop_config={"recipe": recipe, "root": root, "stage": name, "problem": str(problem), "here": here},
+            train_loop_config={
+                "recipe": run.recipe.model_dump_json(),
+                "root": root,
+                "stage": name,
+                "problem": str(problem),
+                "here": here,
+            },
             torch_config=TorchConfig(
                 backend="cpu:gloo,cuda:nccl" if on_gpus else "gloo",
                 timeout_s=round(60 * run.recipe.compute.rank_minutes),
@@ -110,8 +143,9 @@ def _work_together(recipe: str, root: str, name: str, here: str, on_gpus: bool) 
         try:
             trainer.fit()
         except Exception:
-            return problem.read_text("utf-8") if problem.exists() else traceback.format_exc()
-    return None
+            told = problem.read_text("utf-8") if problem.exists() else traceback.format_exc()
+            return told.startswith(FULL_GPU), told.removeprefix(FULL_GPU)
+    return False, None
 
 
 def _rank(config: dict[str, str]) -> None:
@@ -124,5 +158,6 @@ def _rank(config: dict[str, str]) -> None:
     try:
         take_part(run, run.stages[config["stage"]])
     except UserError as error:
-        problem.write_text(str(error), "utf-8")
+        full = FULL_GPU if isinstance(error, OutOfMemory) else ""
+        problem.write_text(f"{full}{error}", "utf-8")
         raise

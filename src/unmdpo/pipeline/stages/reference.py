@@ -1,17 +1,18 @@
 """The initial model on the data: log-probabilities for every pair, embeddings for every prompt."""
 
 from functools import partial
+from itertools import islice
 
 import torch
 
-from unmdpo.engine.inference.embed import Embedder, embed_prompts
+from unmdpo.engine.inference.embed import Embedder, embed_prompts, in_order
 from unmdpo.engine.pairs.encode import Encoder
 from unmdpo.engine.pairs.score import score
 from unmdpo.engine.ranks import Ranks, local_device
 from unmdpo.engine.settings import AdapterSettings, ModelSource
 from unmdpo.engine.sharding import open_to_read
 from unmdpo.files import replacing
-from unmdpo.pipeline.artifacts import COMPARISONS, EMBEDDINGS, PAIRS, PROMPTS, REFERENCE
+from unmdpo.pipeline.artifacts import COMPARISONS, EMBEDDED, EMBEDDINGS, PAIRS, PROMPTS, REFERENCE, Embedded
 from unmdpo.pipeline.costs import MEAN_PROMPT, Cost, Estimates
 from unmdpo.pipeline.graph import Graph
 from unmdpo.pipeline.proofs import prove_in
@@ -22,7 +23,7 @@ from unmdpo.pipeline.stages.learning import check_finite_logps, open_scorer, rea
 from unmdpo.pipeline.units import PromptIndex
 from unmdpo.settings import Strict
 
-PART = 64  # batches of embeddings per file
+PART = 16  # batches of embeddings per file
 
 
 class ModelSettings(Strict):
@@ -74,21 +75,18 @@ def embed(job: Job[ModelSettings]) -> Notes:
     source, first = job.source(job.settings.model), Ranks.current().first
     rows = job.load(COMPARISONS, "comparisons")
     index = PromptIndex.of(rows)
-    parts = sorted(job.folder.glob("part-*.safetensors"))
-    done = [EMBEDDINGS.read(path) for path in parts]
-    done = Ranks.current().share(done)  # the others may have looked before the first rank cleaned up
+    parts = [EMBEDDED.read(path) for path in sorted(job.folder.glob("part-*.safetensors"))]
+    parts = Ranks.current().share(parts)  # the others may have looked before the first rank cleaned up
     embedder = open_to_read(source, partial(Embedder, device=local_device()))
-    batches = embed_prompts(embedder, Encoder.of(source), index.prompts(rows), start=sum(map(len, done)))
-    waiting: list[torch.Tensor] = []
-    for batch in batches:
-        waiting.append(batch)
-        if len(waiting) == PART:
-            done.append(torch.cat(waiting))
-            if first:
-                with replacing(job.folder / f"part-{len(done) - 1:06d}.safetensors") as aside:
-                    EMBEDDINGS.write(aside, done[-1])
-            waiting = []
-    embeddings = torch.cat([*done, *waiting])
+    done = {place for part in parts for place in part.places.tolist()}
+    batches = embed_prompts(embedder, Encoder.of(source), index.prompts(rows), done)
+    while some := list(islice(batches, PART)):
+        places = torch.tensor([place for members, _ in some for place in members])
+        parts.append(Embedded(places, torch.cat([batch for _, batch in some])))
+        if first:
+            with replacing(job.folder / f"part-{len(parts) - 1:06d}.safetensors") as aside:
+                EMBEDDED.write(aside, parts[-1])
+    embeddings = in_order([(part.places.tolist(), part.embeddings) for part in parts], len(index.hashes))
     if first:
         job.save(EMBEDDINGS, embeddings)
         job.save(PROMPTS, index.hashes)

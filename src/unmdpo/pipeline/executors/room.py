@@ -1,0 +1,109 @@
+"""What a stage needs of a GPU, and which stages fit beside each other.
+
+A GPU takes another stage as long as the estimates of memory allow it and its arithmetic is not spoken for one and a
+half times: while one stage loads, compiles or writes, another computes.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from unmdpo.engine.cost import USABLE
+from unmdpo.errors import UserError
+from unmdpo.pipeline.costs import Cost, Estimates
+from unmdpo.pipeline.run import Run, ranks_of
+from unmdpo.pipeline.stage import Stage
+
+FULL = 1.5  # shares of a GPU's arithmetic that stages may take together
+CONTEXT = 1.5e9  # bytes that a process takes before it does anything
+SMALLER = (1, 2, 4)  # what a stage's microbatch is divided by, one try after another
+
+
+@dataclass(frozen=True)
+class Need:
+    memory: float = 0.0  # bytes on each device
+    share: float = 0.0  # of its arithmetic, when it runs alone
+    devices: int = 1
+    tokens: int | None = None  # in a microbatch, if that can be made smaller
+
+
+def need_of(run: Run, stage: Stage[Any], memory: float) -> Need:
+    """On devices with this much memory. What cannot be estimated is taken to fill them."""
+    ranks = ranks_of(run, stage)
+    if stage.kind.cost is None:
+        return Need(devices=ranks)
+    try:
+        estimates = Estimates(np.zeros((0, 3), dtype=np.int32), 0, memory, ranks, run.recipe.compute)
+        cost = stage.kind.cost(estimates, stage)
+    except (UserError, ImportError):
+        return Need(memory, 1.0, ranks)
+    if cost == Cost():
+        return Need(devices=ranks)
+    return Need(cost.memory + CONTEXT, cost.share, ranks, cost.microbatch)
+
+
+def fraction(need: Need, memory: float) -> float:
+    """The part of a GPU with this much memory that a stage should get, in hundredths."""
+    wanted = max(need.memory / (USABLE * memory), need.share / FULL)
+    return min(1.0, math.ceil(100 * wanted) / 100)
+
+
+@dataclass(frozen=True)
+class Try:
+    """How a stage is tried: at first beside others, then alone, then with smaller microbatches."""
+
+    alone: bool = False
+    part: int = 0  # index in SMALLER
+
+    def next(self, need: Need) -> "Try | None":
+        """After running out of memory; None if nothing is left to try."""
+        if not self.alone:
+            return Try(alone=True)
+        more = need.tokens is not None and self.part + 1 < len(SMALLER)
+        return Try(alone=True, part=self.part + 1) if more else None
+
+    def tokens(self, need: Need) -> int | None:
+        """Tokens in a microbatch, if other than usual."""
+        return need.tokens // SMALLER[self.part] if self.part and need.tokens is not None else None
+
+
+@dataclass
+class _Device:
+    usable: float  # bytes
+    stages: dict[str, tuple[Need, bool]] = field(default_factory=dict)  # and whether it wants to be alone
+
+    @property
+    def load(self) -> float:
+        return sum(need.share for need, _ in self.stages.values())
+
+    def takes(self, need: Need, alone: bool) -> bool:
+        if not self.stages:
+            return True  # there is nowhere better, and the estimate may be too high
+        if alone or any(other for _, other in self.stages.values()):
+            return False
+        taken = sum(other.memory for other, _ in self.stages.values())
+        return taken + need.memory <= self.usable and (need.share == 0 or self.load < FULL)
+
+
+class Room:
+    """The devices of this machine and the stages on them."""
+
+    def __init__(self, usable: Sequence[float]) -> None:
+        self._devices = [_Device(memory) for memory in usable]
+
+    def take(self, name: str, need: Need, *, alone: bool = False) -> tuple[int, ...] | None:
+        """The devices with room for a stage, the least busy first, from now on taken; None if there are not enough."""
+        fitting = [place for place, device in enumerate(self._devices) if device.takes(need, alone)]
+        chosen = tuple(sorted(fitting, key=lambda place: (self._devices[place].load, place))[: need.devices])
+        if len(chosen) < min(need.devices, len(self._devices)):
+            return None
+        for place in chosen:
+            self._devices[place].stages[name] = (need, alone)
+        return chosen
+
+    def leave(self, name: str) -> None:
+        for device in self._devices:
+            device.stages.pop(name, None)
