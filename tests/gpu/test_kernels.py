@@ -8,6 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from tests.worlds.models import TINY, pair
 from unmdpo.engine.pairs import flash, logprobs
 from unmdpo.engine.pairs.encode import EncodedPairs
+from unmdpo.engine.pairs.masks import CannotPack
 from unmdpo.engine.pairs.packing import PackedBatch
 from unmdpo.engine.pairs.proof import prove
 from unmdpo.engine.pairs.score import score
@@ -35,6 +36,15 @@ def test_sums_over_the_vocabulary(tokens, words, dtype, softcap):
     made = kernels.differentiate(logits, target, normalizer, gradient, softcap)
     assert made.data_ptr() == logits.data_ptr()
     assert torch.allclose(made.float(), expected.float(), atol=1e-5 if dtype == torch.float32 else 1e-2, rtol=1e-2)
+
+
+@pytest.mark.parametrize("size", [1, 4096, 100_003])
+def test_sums_of_gradients(size):
+    kernels = pytest.importorskip("unmdpo.engine.pairs.kernels")
+    total, more = torch.randn(size, device="cuda"), torch.randn(size, device="cuda").bfloat16()
+    expected = total + more
+    kernels.accumulate(total, more)
+    assert torch.equal(total, expected)
 
 
 @pytest.mark.parametrize("kept", [True, False])
@@ -70,8 +80,8 @@ def test_flash_attention_sees_what_it_should(window, head_dim):
     batch = PackedBatch.of(pairs, sum(map(sum, SIZES)), sequences=True).to(torch.device("cuda"))
     sequences, mask = batch.sequences._replace(window=window), batch.dense_mask(window)
     flash.check_kernel(llama(head_dim=head_dim), sequences, mask)
-    with pytest.raises(Exception, match="off by"):
-        wrong = batch.dense_mask(None if window == 500 else 1 if window is None else window + 1)
+    wrong = batch.dense_mask(None if window == 500 else 1 if window is None else window + 1)
+    with pytest.raises(CannotPack, match="off by"):
         flash.check_kernel(llama(head_dim=head_dim), sequences, wrong)
 
 

@@ -88,7 +88,7 @@ def test_needs_follow_the_model_and_the_gpu(tmp_path):
     assert data == Need()
     assert 30e9 < policy.memory < 141e9
     assert policy.tokens == 24_576
-    assert need_of(run, run.stages["generation[dpo,one]"], 141e9).memory < policy.memory
+    assert need_of(run, run.stages["generation[dpo,eval400]"], 141e9).memory < policy.memory
 
 
 FULL_AT_FIRST = """

@@ -121,15 +121,19 @@ def _capped(logits: Tensor, softcap: float | None) -> Tensor:
 
 def _functions(hidden: Tensor) -> tuple[Any, Any]:
     """How to measure and to differentiate: with kernels of our own on a GPU."""
-    plain = hidden.device.type != "cuda" or hidden.dtype == torch.float64 or find_spec("triton") is None
-    return (_measure, _differentiate) if plain else _fused()
+    return (fused().measure, fused().differentiate) if has_kernels(hidden) else (_measure, _differentiate)
+
+
+def has_kernels(values: Tensor) -> bool:
+    """Whether there are kernels of our own for such values."""
+    return values.device.type == "cuda" and values.dtype != torch.float64 and find_spec("triton") is not None
 
 
 @lru_cache(maxsize=1)
-def _fused() -> tuple[Any, Any]:
+def fused() -> Any:
     from unmdpo.engine.pairs import kernels  # noqa: PLC0415 - only where there is Triton
 
-    return kernels.measure, kernels.differentiate
+    return kernels
 
 
 def _wide(values: Tensor) -> torch.dtype:

@@ -35,6 +35,7 @@ METRICS, THROUGHPUT = "metrics.jsonl", "throughput.jsonl"
 class LoopSettings:
     checkpoint_updates: int | None = None  # save after this many updates
     keep: int = 2
+    worth_minutes: float = 0.0  # after the last update, save only what took longer than this to train
     validate_updates: int | None = None  # validation always follows the last update
 
 
@@ -45,15 +46,15 @@ def train(
     *,
     validation: "Validation | None" = None,
     sinks: Sequence[Sink] = (),
-) -> Path:
-    """Trains to the end of the budget, resuming from the last checkpoint if any; returns the final checkpoint."""
+) -> Path | None:
+    """Trains to the end of the budget, resuming from the last checkpoint if any; returns the newest checkpoint."""
     settings, saved = settings or LoopSettings(), folder / "checkpoints"
     newest = next(reversed(checkpoints(saved)), None)
     if newest is not None:
         load_checkpoint(trainer, newest)
     log, timer = Log(trainer, folder, sinks), Timer(trainer.compute.checkpoint_minutes)
     with StopRequests() as stop, contextlib.closing(log):
-        while newest is None or trainer.update < trainer.updates:
+        while trainer.update < trainer.updates:
             started = time.perf_counter()
             metrics = trainer.step()
             seconds = time.perf_counter() - started
@@ -62,8 +63,9 @@ def train(
                 metrics |= validation(trainer)
             log.write(metrics, seconds)
             timely = trainer.ranks.agree(timer.rings(), trainer.device)
+            timely |= last and trainer.ranks.agree(timer.minutes >= settings.worth_minutes, trainer.device)
             stopping = trainer.ranks.agree(stop.asked is not None, trainer.device)
-            if last or timely or stopping or _due(trainer.update, settings.checkpoint_updates):
+            if timely or stopping or _due(trainer.update, settings.checkpoint_updates):
                 newest = save_checkpoint(trainer, saved, keep=settings.keep)
                 timer = Timer(trainer.compute.checkpoint_minutes)
             if stopping:
@@ -114,10 +116,14 @@ def _due(update: int, every: int | None) -> bool:
 
 class Timer:
     def __init__(self, minutes: float) -> None:
-        self._due = time.monotonic() + 60 * minutes
+        self._began, self._after = time.monotonic(), minutes
+
+    @property
+    def minutes(self) -> float:
+        return (time.monotonic() - self._began) / 60
 
     def rings(self) -> bool:
-        return time.monotonic() >= self._due
+        return self.minutes >= self._after
 
 
 class Log:

@@ -23,7 +23,7 @@ from unmdpo.engine.ranks import Ranks, local_device
 from unmdpo.engine.settings import AdapterSettings, ComputeSettings, ModelSource, ObjectiveChoice, TrainingSettings
 from unmdpo.engine.sharding import empty_model, fill, shard
 from unmdpo.engine.training.data import TrainingData
-from unmdpo.engine.training.loop import train
+from unmdpo.engine.training.loop import LoopSettings, train
 from unmdpo.engine.training.metrics import Progress
 from unmdpo.engine.training.trainer import Trainer
 from unmdpo.errors import UserError
@@ -35,6 +35,9 @@ from unmdpo.settings import SEED
 
 if TYPE_CHECKING:
     from unmdpo.engine.adapters import PeftModel
+
+
+WORTH_MINUTES = 1.0  # what took less is sooner trained again than written, which for a 1B model is 15 GB
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,9 @@ class Trained:
             # renamed first, so half-removed checkpoints are never found under their usual name
             spent = self.checkpoints.with_name(".checkpoints.spent")
             shutil.rmtree(spent, ignore_errors=True)  # left by an attempt that ended here
-            self.checkpoints.rename(spent)
-            shutil.rmtree(spent)
+            if self.checkpoints.exists():
+                self.checkpoints.rename(spent)
+                shutil.rmtree(spent)
 
 
 def train_in(
@@ -76,7 +80,9 @@ def train_in(
     passes = training_passes(scorer.model, adaptive=objective.objective.adaptive)
     flops = passes * forward_flops(scorer.model, data.pairs.valid_lengths)
     trainer = Trainer(ready(scorer), data, objective, settings, job.compute, scale)
-    train(trainer, job.folder, sinks=[Progress(trainer.updates, job.report)])
+    train(
+        trainer, job.folder, LoopSettings(worth_minutes=WORTH_MINUTES), sinks=[Progress(trainer.updates, job.report)]
+    )
     share = trainer.num_tokens / max(1, data.pairs.valid_tokens)
     notes, checkpoints = (
         {"tokens": trainer.num_tokens, "flops": flops * share, "proof": proof},
