@@ -9,9 +9,10 @@ from typer.testing import CliRunner
 from tests.worlds.pipeline import recipe
 from unmdpo.cli import app
 from unmdpo.errors import UserError
+from unmdpo.pipeline.costs import Speed
 from unmdpo.pipeline.executors import execute
 from unmdpo.pipeline.garbage import unreferenced
-from unmdpo.pipeline.plan import needs, plan, useful_rate
+from unmdpo.pipeline.plan import needs, plan, speed_of
 from unmdpo.pipeline.run import open_run
 from unmdpo.pipeline.store import Artifact, Store
 from unmdpo.recipe import load_recipe
@@ -31,7 +32,7 @@ def test_a_plan_knows_what_is_there_and_what_the_rest_costs(done, folder, tmp_pa
     assert costs["policy[dpo]"].flops == pytest.approx(2 * notes["flops"], rel=0.2)
     assert costs["policy[dpo]"].tokens == pytest.approx(2 * notes["tokens"], rel=0.2)
     assert 0 < planned.pilot_share < 1
-    assert planned.seconds(1e9) > 0
+    assert planned.seconds(Speed(1e9)) > 0
     nowhere = plan(open_run(recipe(folder), Store(tmp_path / "none")))
     assert nowhere.assumed == ["10,000 comparisons", "lengths as in HelpSteer3"]
     assert not (tmp_path / "none").exists()
@@ -40,14 +41,14 @@ def test_a_plan_knows_what_is_there_and_what_the_rest_costs(done, folder, tmp_pa
 def test_packaged_recipes_can_be_planned_offline(tmp_path):
     run = open_run(load_recipe("hs3-1b"), Store(tmp_path / "none"))
     planned = plan(run, "h200")
-    hours = planned.seconds(useful_rate("h200")) / 3600
+    hours = planned.seconds(speed_of("h200")) / 3600
     assert 2 < hours < 4
-    assert useful_rate("a100") < useful_rate("h200")
+    assert speed_of("a100").useful < speed_of("h200").useful
     costs = {stage.stage: stage.cost for stage in planned.stages}
     assert 40 < costs["policy[dpo]"].memory / 2**30 < 46  # 43.5 was measured
     assert costs["policy[beta-dpo]"].flops == pytest.approx(4 / 3 * costs["policy[dpo]"].flops)
     with pytest.raises(UserError, match="unknown device 'tpu'"):
-        useful_rate("tpu")
+        speed_of("tpu")
 
 
 def test_needs_are_told_for_each_kind_of_gpu(tmp_path):

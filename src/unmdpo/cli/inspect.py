@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from unmdpo.engine.pairs.proof import Proof
+    from unmdpo.pipeline.costs import Speed
     from unmdpo.pipeline.plan import Need, Plan
 
 # When a stage needs more memory than there is.
@@ -51,21 +52,21 @@ def plan(
     """Show the stages, which ones are finished, and what the rest will cost."""
     from rich.console import Console
 
-    from unmdpo.engine.training.metrics import clock
+    from unmdpo.engine.training.metrics import roughly
     from unmdpo.pipeline.check import check_judge_code, missing_places
-    from unmdpo.pipeline.plan import needs, too_large, useful_rate
+    from unmdpo.pipeline.plan import needs, speed_of, too_large
     from unmdpo.pipeline.plan import plan as estimate
     from unmdpo.pipeline.proofs import prove_small
 
-    rate = useful_rate(device)
+    speed = speed_of(device)
     run = opened(recipe, overrides, store, planning=True)
     check_judge_code(run.recipe)
     missing, planned = missing_places(run.recipe), estimate(run, device)
     console = Console()
     wide = console if console.is_terminal else Console(width=120)  # in a file, lines need not fit a screen
-    wide.print(_plan_table(planned, rate))
-    left = clock(planned.seconds(rate))
-    typer.echo(f"left to do: {left} on one device ({rate / 1e12:,.3g} useful TFLOP/s)")
+    wide.print(_plan_table(planned, speed))
+    left = roughly(planned.seconds(speed))
+    typer.echo(f"left to do: {left} on one device ({speed.useful / 1e12:,.2g} useful TFLOP/s)")
     typer.echo(f"pilots take {100 * planned.pilot_share:.0f}% of all arithmetic")
     for stage in too_large(planned, device)[:1]:
         needed = f"{stage.cost.memory / 2**30:,.0f} GiB on each of {stage.cost.ranks} devices"
@@ -83,23 +84,26 @@ def plan(
 def _layout(proof: "Proof | None") -> str:
     if proof is None:
         return "how the model is scored will be proven when the run starts"
-    why = f" ({proof.passed_over['packed']})" if proof.passed_over else ""
-    return f"the model is scored {proof.layout}{why}; largest difference to its own: {proof.difference:.2g} nats"
+    why = f" ({proof.passed_over['packed']})" if "packed" in proof.passed_over else ""
+    how = "packed, with FlashAttention" if proof.layout == "flash" else proof.layout
+    return f"the model is scored {how}{why}; largest difference to its own: {proof.difference:.2g} nats"
 
 
 def _told(need: "Need") -> str:
-    hours = f"{need.hours:,.1f}" if need.hours >= 1 else f"{max(need.hours, 0.001):.2g}"
+    from unmdpo.engine.training.metrics import roughly
+
     each = f"{need.memory / 2**30:,.0f} GiB on each"
     if need.gpus is None:
         return f"on {need.name}: does not fit; with 64 GPUs per model, {need.largest} would still need {each}"
-    return f"on {need.name}: {hours} GPU hours; {need.gpus} GPU{'s' if need.gpus > 1 else ''} per model, {each}"
+    gpus = f"{need.gpus} GPU{'s' if need.gpus > 1 else ''} per model, {each}"
+    return f"on {need.name}: {roughly(3600 * need.hours)} on one; {gpus}"
 
 
-def _plan_table(planned: "Plan", rate: float) -> "Table":
+def _plan_table(planned: "Plan", speed: "Speed") -> "Table":
     from rich.markup import escape
     from rich.table import Table
 
-    from unmdpo.engine.training.metrics import clock
+    from unmdpo.engine.training.metrics import roughly
 
     columns = ("stage", "", "ranks", "M tokens", "PFLOP", "GiB each", "host GiB", "disk GiB", "time")
     table = Table(*columns, box=None, pad_edge=False)
@@ -116,7 +120,7 @@ def _plan_table(planned: "Plan", rate: float) -> "Table":
             f"{cost.memory / 2**30:.3g}{' (recomputing)' if cost.checkpointing else ''}" if model else "",
             f"{cost.host / 2**30:,.0f}" if cost.host else "",
             f"{cost.disk / 2**30:,.1f}" if cost.disk else "",
-            clock(cost.seconds(rate)) if model and not stage.cached else "",
+            roughly(cost.seconds(speed)) if model and not stage.cached else "",
         )
     return table
 

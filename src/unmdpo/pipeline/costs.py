@@ -62,11 +62,21 @@ class Cost:
     share: float = 1.0  # share of the 1B model's rate that a model of this size reaches in training
     microbatch: int | None = None  # tokens, if pairs are scored or trained on
 
-    def seconds(self, useful_rate: float) -> float:
+    def seconds(self, speed: "Speed") -> float:
+        if speed.decoding is not None:
+            return self.flops / (speed.decoding if self.decoding else speed.useful)
         if not self.decoding:
-            return self.flops / (useful_rate * self.share)
-        slowest = self.tokens / (DECODING_MOST * useful_rate / H200_USEFUL)
-        return max(slowest, self.flops / (useful_rate * DECODING_SHARE))
+            return self.flops / (speed.useful * self.share)
+        slowest = self.tokens / (DECODING_MOST * speed.useful / H200_USEFUL)
+        return max(slowest, self.flops / (speed.useful * DECODING_SHARE))
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What a device does in a second."""
+
+    useful: float  # FLOP in training
+    decoding: float | None = None  # FLOP when one token is written at a time, if that was measured: on a CPU
 
 
 @dataclass(frozen=True)

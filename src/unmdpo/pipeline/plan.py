@@ -11,17 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unmdpo.engine.cost import USABLE, available, matrix_rate, pair_lengths
+from unmdpo.engine.cost import PEAKS, USABLE, available, matrix_rate, narrow_rate, pair_lengths, peak_rate
 from unmdpo.engine.ranks import local_device
 from unmdpo.errors import UserError
 from unmdpo.pipeline.artifacts import PAIRS
-from unmdpo.pipeline.costs import H200_USEFUL, Cost, Estimates
+from unmdpo.pipeline.costs import H200_USEFUL, Cost, Estimates, Speed
 from unmdpo.pipeline.run import Run, ranks_of
 from unmdpo.pipeline.stage import Stage
 from unmdpo.pipeline.stages.data import COMPARISONS_STAGE, ENCODED_STAGE
 from unmdpo.pipeline.stages.pilots import PILOT_STAGE
 
-PEAKS = {"h200": 989e12, "h100": 989e12, "a100": 312e12}  # dense bfloat16, vendor figures
 MEMORY = {"h200": 141e9, "h100": 80e9, "a100": 80e9}
 MOST_GPUS = (1, 2, 4, 8, 16, 32, 64)  # to try for one model
 CPU_SHARE = 0.1  # of the measured matrix rate
@@ -41,9 +40,9 @@ class Plan:
     stages: list[StageCost]
     assumed: list[str]  # what had to be assumed
 
-    def seconds(self, useful_rate: float) -> float:
+    def seconds(self, speed: Speed) -> float:
         """Time for the unfinished stages, run one after another."""
-        return sum(stage.cost.seconds(useful_rate) for stage in self.stages if not stage.cached)
+        return sum(stage.cost.seconds(speed) for stage in self.stages if not stage.cached)
 
     @property
     def pilot_share(self) -> float:
@@ -52,15 +51,17 @@ class Plan:
         return pilots / max(1.0, sum(stage.cost.flops for stage in self.stages))
 
 
-def useful_rate(device: str) -> float:
-    """Useful FLOP/s in training, on a named GPU or on `this` machine."""
-    if device in PEAKS:
-        return H200_USEFUL * PEAKS[device] / PEAKS["h200"]
+def speed_of(device: str) -> Speed:
+    """On a named GPU, or measured on `this` machine. A GPU whose name is known is not measured: it may be busy."""
+    if device in MEMORY:
+        return Speed(H200_USEFUL * PEAKS[device] / PEAKS["h200"])
     if device != "this":
-        raise UserError(f"unknown device '{device}'; known: this, {', '.join(PEAKS)}")
+        raise UserError(f"unknown device '{device}'; known: this, {', '.join(MEMORY)}")
     here = local_device()
-    share = H200_USEFUL / PEAKS["h200"] if here.type == "cuda" else CPU_SHARE
-    return matrix_rate(here) * share
+    if here.type != "cuda":
+        return Speed(CPU_SHARE * matrix_rate(here), CPU_SHARE * narrow_rate())
+    share = H200_USEFUL / PEAKS["h200"]
+    return Speed(share * (peak_rate(here) or matrix_rate(here)))
 
 
 def plan(run: Run, device: str = "this") -> Plan:
@@ -84,7 +85,7 @@ class Need:
 
 def needs(run: Run) -> list[Need]:
     """For each kind of GPU: how many must share a model for it to fit, and how long the run takes."""
-    return [_need(run, device) for device in PEAKS]
+    return [_need(run, device) for device in MEMORY]
 
 
 def _need(run: Run, device: str) -> Need:
@@ -94,7 +95,7 @@ def _need(run: Run, device: str) -> Need:
         fits = largest.cost.memory <= USABLE * MEMORY[device]
         if fits:
             break
-    hours = planned.seconds(useful_rate(device)) / 3600
+    hours = planned.seconds(speed_of(device)) / 3600
     return Need(device, gpus if fits else None, largest.cost.memory, hours, largest.stage)
 
 

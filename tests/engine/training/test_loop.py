@@ -12,7 +12,7 @@ from unmdpo.engine.pairs.score import score
 from unmdpo.engine.training.checkpoint import checkpoints
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.loop import LoopSettings, Validation, train
-from unmdpo.engine.training.metrics import JsonLines, Progress, TensorBoard, WeightsAndBiases, clock
+from unmdpo.engine.training.metrics import JsonLines, Progress, TensorBoard, WeightsAndBiases, clock, roughly
 from unmdpo.scale import JointScale, Units
 
 EVERY_UPDATE = LoopSettings(checkpoint_updates=1)
@@ -85,7 +85,7 @@ def test_every_metric_has_its_name(tmp_path):
         "margins/target", "scale/mean", "fill",
     } <= line.keys()  # fmt: skip
     assert line["epoch"] == 1.5  # three updates of 8 in 20 slots: two of them in the first epoch
-    timed = {"pairs_per_s", "tokens_per_s", "mfu", "update_s"}
+    timed = {"pairs_per_s", "tokens_per_s", "update_s"}  # how near a CPU is to its peak, nobody knows
     assert pace.keys() == {"update", *(f"throughput/{name}" for name in timed)}
     assert all(value > 0 for name, value in pace.items() if name != "update")
     tokens = [entry["num_tokens"] for entry in lines(tmp_path)]
@@ -166,3 +166,16 @@ def test_wandb_offline_gets_every_update(tmp_path, monkeypatch):
     while b"rewards/accuracies" not in record.read_bytes():
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (0.2, "about 1 second"), (8.4, "about 8 seconds"), (85, "about 80 seconds"), (95, "about 2 minutes"),
+        (12.4 * 60, "about 12 minutes"), (37 * 60, "about 40 minutes"), (3.4 * 3600, "about 3 hours"),
+        (18 * 3600, "about 18 hours"), (27.6 * 3600, "about 30 hours"), (3.4 * 86_400, "about 3 days"),
+        (4140 * 86_400, "about 4000 days"),
+    ],
+)  # fmt: skip
+def test_estimates_have_no_digits_that_are_not_known(seconds, told):
+    assert roughly(seconds) == told

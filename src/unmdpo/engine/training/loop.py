@@ -18,7 +18,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from unmdpo.engine.cost import forward_flops, matrix_rate, training_passes
+from unmdpo.engine.cost import forward_flops, peak_rate, training_passes
 from unmdpo.engine.pairs.score import score
 from unmdpo.engine.training.checkpoint import checkpoints, load_checkpoint, save_checkpoint
 from unmdpo.engine.training.data import TrainingData
@@ -138,7 +138,8 @@ class Log:
         lengths = trainer.data.pairs.valid_lengths
         passes = training_passes(trainer.model, trainer.rule.adaptive)
         self._flops = passes * forward_flops(trainer.model, lengths) / max(1, int(lengths.sum()))  # per token
-        self._peak = matrix_rate(trainer.device) * trainer.ranks.world
+        self._peak = peak_rate(trainer.device)
+        self._world = trainer.ranks.world
 
     def write(self, metrics: dict[str, float], seconds: float) -> None:
         if self._silent:
@@ -148,9 +149,10 @@ class Log:
         pace = {
             "throughput/pairs_per_s": metrics["pairs/valid"] / seconds,
             "throughput/tokens_per_s": tokens / seconds,
-            "throughput/mfu": self._flops * tokens / seconds / self._peak,
             "throughput/update_s": seconds,
         }
+        if self._peak is not None:
+            pace["throughput/mfu"] = self._flops * tokens / seconds / (self._peak * self._world)
         self._metrics.log(update, metrics)
         self._pace.log(update, pace)
         for sink in self._sinks:

@@ -5,6 +5,7 @@ it.
 """
 
 import json
+import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -66,9 +67,21 @@ def describe_progress(update: int, updates: int, metrics: Metrics) -> str:
     pace = metrics.get("throughput/pairs_per_s", 0.0)
     if pace > 0:
         parts += [f"{pace:.1f} pairs/s", f"{metrics['throughput/tokens_per_s']:,.0f} tokens/s"]
+    if "throughput/mfu" in metrics:
         parts.append(f"MFU {100 * metrics['throughput/mfu']:.0f}%")
     left = (updates - update - 1) * metrics.get("throughput/update_s", 0.0)
     return " · ".join([*parts, f"ETA {clock(left)}"])
+
+
+def roughly(seconds: float) -> str:
+    """`about 3 hours`: no digits that an estimate does not have."""
+    units = (("day", 86_400), ("hour", 3600), ("minute", 60), ("second", 1))
+    unit, size = next((unit, size) for unit, size in units if seconds >= 1.5 * size or size == 1)
+    count = seconds / size
+    digits = math.floor(math.log10(max(count, 1)))
+    step = 10**digits if count / 10**digits >= 2 else max(1, 10 ** (digits - 1))  # 12 and 15, but 20 and 30
+    whole = max(1, round(count / step) * step)
+    return f"about {whole} {unit}{'s' if whole > 1 else ''}"
 
 
 def clock(seconds: float) -> str:

@@ -12,10 +12,11 @@ import torch
 
 from unmdpo.engine.cost import USABLE
 from unmdpo.errors import OutOfMemory, UnmdpoWarning
+from unmdpo.pipeline.executors.gpus import free_memory, gpu_names
 from unmdpo.pipeline.executors.making import raise_failures, ready_stages, with_microbatch
 from unmdpo.pipeline.executors.ranks import make
 from unmdpo.pipeline.executors.room import Need, Room, Try, need_of
-from unmdpo.pipeline.executors.workers import Message, Worker, Workers, free_memory, tidy
+from unmdpo.pipeline.executors.workers import Message, Worker, Workers, tidy
 from unmdpo.pipeline.run import Run
 from unmdpo.pipeline.stage import Stage
 from unmdpo.pipeline.view import View
@@ -89,10 +90,14 @@ class _Crew:
 
     def __init__(self, run: Run, missing: Sequence[str], jobs: int, view: View) -> None:
         self.run, self.jobs, self.view, self.waiting = run, jobs, view, list(missing)
-        self.workers, self.failures, self.tries = Workers(run, jobs), dict[str, str](), dict[str, Try]()
-        free = [USABLE * memory for memory in free_memory()]
-        self._largest, self._has_gpus = max(free, default=float("inf")), bool(free)
-        self.room, self._needs = Room(free or [float("inf")]), dict[str, Need]()
+        self.failures, self.tries, self._needs = dict[str, str](), dict[str, Try](), dict[str, Need]()
+        gpus = gpu_names()
+        self._has_gpus, self.workers = bool(gpus), Workers(run, jobs, gpus)
+        free = [float("inf")]
+        if gpus and missing:
+            self.workers.on((0,))  # which gets ready meanwhile
+            free = [USABLE * memory for memory in free_memory(self.workers.context)]
+        self._largest, self.room = max(free), Room(free)
 
     @property
     def stuck(self) -> bool:

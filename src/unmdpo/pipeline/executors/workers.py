@@ -1,6 +1,8 @@
-"""Processes that do one stage after another, and so keep what they have imported and compiled.
+"""Processes that do one stage after another, and so keep what they have imported and compiled. One whose stage failed
+is not used again.
 
-They are forked from a server that has imported everything heavy once. A process whose stage failed is not used again.
+They are forked from a server. Without GPUs, it has imported everything heavy once. With GPUs it imports nothing, since
+some libraries ask about GPUs when they are imported, and then a fork of the process cannot use them.
 """
 
 import contextlib
@@ -55,11 +57,10 @@ class Worker:
 
 
 class Workers:
-    def __init__(self, run: Run, jobs: int) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["unmdpo.pipeline.executors.workers"])
-        self._context: ForkServerContext = context
-        self._messages, self.all = context.Queue(), list[Worker]()
+    def __init__(self, run: Run, jobs: int, gpus: Sequence[str]) -> None:
+        self.context: ForkServerContext = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload([] if gpus else ["unmdpo.pipeline.executors.workers"])
+        self._messages, self._gpus, self.all = self.context.Queue(), gpus, list[Worker]()
         self._described = (run.recipe.model_dump_json(), str(run.store.root))
         self._threads = max(1, len(os.sched_getaffinity(0)) // jobs)
 
@@ -72,9 +73,10 @@ class Workers:
         for worker in self.all:
             if worker.stage is None and worker.devices == devices and worker.process.is_alive():
                 return worker
-        theirs, ours = self._context.Pipe(duplex=False)
-        arguments = (*self._described, devices, self._threads, theirs, self._messages)
-        process = self._context.Process(target=_serve, args=arguments, name="unmdpo-worker")
+        theirs, ours = self.context.Pipe(duplex=False)
+        names = [self._gpus[place] for place in devices]
+        arguments = (*self._described, names, self._threads, theirs, self._messages)
+        process = self.context.Process(target=_serve, args=arguments, name="unmdpo-worker")
         process.start()
         theirs.close()
         self.all.append(Worker(process, ours, devices))
@@ -104,35 +106,11 @@ class Workers:
                 worker.process.kill()  # if it is still alive
 
 
-def free_memory() -> list[float]:
-    """Bytes that are free on each GPU, asked in a process of its own, since asking takes memory there; none without
-    GPUs."""
-    if not torch.cuda.device_count():
-        return []
-    context = multiprocessing.get_context("forkserver")
-    theirs, ours = context.Pipe(duplex=False)
-    process = context.Process(target=_tell_free_memory, args=(ours,))
-    process.start()
-    ours.close()
-    try:
-        return list(theirs.recv())
-    except EOFError as error:
-        raise UserError("the GPUs do not answer; `nvidia-smi` may say why") from error
-    finally:
-        process.join()
-
-
-def _tell_free_memory(asked: Connection) -> None:
-    asked.send([float(torch.cuda.mem_get_info(place)[0]) for place in range(torch.cuda.device_count())])
-
-
-def _serve(recipe: str, root: str, devices: Sequence[int], threads: int, tasks: Connection, messages: Any) -> None:
+def _serve(recipe: str, root: str, gpus: Sequence[str], threads: int, tasks: Connection, messages: Any) -> None:
     """Runs in the worker: takes its share of the machine, then does stages until it is dismissed."""
     signal.signal(signal.SIGTERM, stop)
-    if devices:
-        count = torch.cuda.device_count()
-        allowed = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(allowed[place] for place in devices)
+    if gpus:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)  # before anyone asks about them
     torch.set_num_threads(threads)
     with contextlib.suppress(EOFError):  # dismissed, or the command is gone
         try:
