@@ -91,6 +91,11 @@ class Estimates:
     compute: ComputeSettings
     _passes: dict[int, float] = field(default_factory=dict)
 
+    @property
+    def mean_prompt(self) -> float:
+        """Tokens of a prompt."""
+        return float(self.lengths[:, 0].mean()) if len(self.lengths) else MEAN_PROMPT
+
     def scoring(self, model: ModelSource, share: float = 1.0) -> Cost:
         """The cost of log-probabilities for a share of the pairs."""
         shape = meta_model(model)

@@ -24,7 +24,7 @@ from unmdpo.engine.sharding import open_to_read
 from unmdpo.errors import UserError
 from unmdpo.files import read_lines, write_json, write_lines
 from unmdpo.pipeline.artifacts import GENERATIONS, MODEL, PANEL, SCORES, SUMMARY, Line, Panel
-from unmdpo.pipeline.costs import MEAN_PROMPT, Cost, Estimates
+from unmdpo.pipeline.costs import Cost, Estimates
 from unmdpo.pipeline.graph import Files, Graph
 from unmdpo.pipeline.stage import Job, Kind, Notes, PinnedModel, Stage
 from unmdpo.pipeline.stages.convert import converted_model
@@ -289,7 +289,7 @@ def _judging_cost(estimates: Estimates, stage: Stage[JudgementSettings]) -> Cost
     model = kind_of(judge).model
     if model is None:
         return Cost()
-    return estimates.reading(model(judge), float(prompts * (MEAN_PROMPT + written)))
+    return estimates.reading(model(judge), prompts * (estimates.mean_prompt + written))
 
 
 GENERATION_STAGE = Kind("generation", answer, uses_model=True, ranked="on request", cost=_answering_cost)

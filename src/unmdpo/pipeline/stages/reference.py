@@ -13,7 +13,7 @@ from unmdpo.engine.settings import AdapterSettings, ModelSource
 from unmdpo.engine.sharding import open_to_read
 from unmdpo.files import replacing
 from unmdpo.pipeline.artifacts import COMPARISONS, EMBEDDED, EMBEDDINGS, PAIRS, PROMPTS, REFERENCE, Embedded
-from unmdpo.pipeline.costs import MEAN_PROMPT, Cost, Estimates
+from unmdpo.pipeline.costs import Cost, Estimates
 from unmdpo.pipeline.graph import Graph
 from unmdpo.pipeline.proofs import prove_in
 from unmdpo.pipeline.stage import Job, Kind, Notes, PinnedModel, Stage
@@ -100,7 +100,7 @@ def _scoring_cost(estimates: Estimates, stage: Stage[ReferenceSettings]) -> Cost
 
 
 def _embedding_cost(estimates: Estimates, stage: Stage[ModelSettings]) -> Cost:
-    return estimates.reading(stage.settings.model, float(estimates.prompts * MEAN_PROMPT))
+    return estimates.reading(stage.settings.model, estimates.prompts * estimates.mean_prompt)
 
 
 REFERENCE_STAGE = Kind("reference", score_reference, uses_model=True, ranked="by default", cost=_scoring_cost)
