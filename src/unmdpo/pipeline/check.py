@@ -77,7 +77,7 @@ def missing_places(recipe: Recipe) -> dict[str, str]:
         for name, panel in recipe.evaluation.panels.items():
             data[f"evaluation.panels.{name}.path"] = panel.path
         for name, path in recipe.evaluation.answers.items():
-            data[f"evaluation.answers.{name}"] = path
+            data[f"evaluation.answers.{name}"] = path if isinstance(path, str) else None
     named = [(key, path, Path(path)) for key, path in models.items() if path is not None]
     # data paths may start with ~, which model loaders do not expand
     named += [(key, path, Path(path).expanduser()) for key, path in data.items() if path is not None]

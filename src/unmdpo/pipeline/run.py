@@ -17,8 +17,9 @@ from unmdpo.pipeline.fingerprint import Fingerprints
 from unmdpo.pipeline.fitted import FittedScale
 from unmdpo.pipeline.stage import CONVERTED, Job, Kind, Notes, Stage
 from unmdpo.pipeline.stages import build
+from unmdpo.pipeline.stages.answers import GENERATION_STAGE
 from unmdpo.pipeline.stages.data import COMPARISONS_STAGE, PANEL_STAGE
-from unmdpo.pipeline.stages.evaluation import GENERATION_STAGE, JUDGEMENT_STAGE, SUMMARY_STAGE, judged
+from unmdpo.pipeline.stages.evaluation import JUDGEMENT_STAGE, SUMMARY_STAGE, judged
 from unmdpo.pipeline.stages.policies import POLICY_STAGE
 from unmdpo.pipeline.stages.scales import SCALE_STAGE
 from unmdpo.pipeline.store import Artifact, Store

@@ -9,8 +9,9 @@ import numpy as np
 from unmdpo.errors import UserError
 from unmdpo.pipeline.artifacts import GENERATIONS, PANEL, SCORES, SUMMARY, Line, Panel
 from unmdpo.pipeline.run import Run
+from unmdpo.pipeline.stages.answers import GENERATION_STAGE
 from unmdpo.pipeline.stages.data import PANEL_STAGE
-from unmdpo.pipeline.stages.evaluation import GENERATION_STAGE, JUDGEMENT_STAGE, SUMMARY_STAGE
+from unmdpo.pipeline.stages.evaluation import JUDGEMENT_STAGE, SUMMARY_STAGE
 from unmdpo.stats.evaluation import LONGEST, RESAMPLES, TIE
 
 

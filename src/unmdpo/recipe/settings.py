@@ -8,6 +8,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
+from unmdpo.catalog.endpoints import Endpoint
 from unmdpo.catalog.estimators import ESTIMATORS, EstimatorSettings
 from unmdpo.catalog.judges import AnyJudge
 from unmdpo.catalog.objectives import INITIAL, OBJECTIVES
@@ -220,9 +221,12 @@ class EvaluationRecipe(Strict):
     judge: AnyJudge
     max_new_tokens: Count = Field(MAX_NEW_TOKENS, description="longest answer, in tokens")
     initial: bool = Field(False, description="also compare with the initial model")
-    answers: dict[Name, str] = Field(
+    generator: Endpoint | None = Field(
+        None, description="a server that answers as the policies; default: they answer on this machine"
+    )
+    answers: dict[Name, str | Endpoint] = Field(
         {},
-        description="candidate → JSON lines with prompt and text: answers made elsewhere",
+        description="candidate → JSON lines with prompt and text: answers made elsewhere; or a server that answers",
         json_schema_extra=names_only,
     )
     opponents: list[Name] = Field([], description="further policies that all others are compared with")

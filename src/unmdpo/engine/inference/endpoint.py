@@ -9,11 +9,12 @@ import hashlib
 import math
 import os
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from unmdpo.catalog.endpoints import Endpoint
 from unmdpo.catalog.judges import EndpointSettings
 from unmdpo.data.identity import Prompt
 from unmdpo.errors import UserError
@@ -21,6 +22,8 @@ from unmdpo.errors import UserError
 if TYPE_CHECKING:
     from openai import OpenAI
 
+Q = TypeVar("Q")
+A = TypeVar("A")
 FIRST, SECOND = "A", "B"
 LEAST_SHARE = 0.05  # least total probability of the two labels for an answer to count
 WORKERS = 8  # concurrent questions
@@ -53,6 +56,39 @@ class Question:
     baseline: str
 
 
+def open_client(settings: Endpoint | EndpointSettings, retries: int = 2) -> "OpenAI":
+    try:
+        from openai import OpenAI  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise UserError("an endpoint needs the OpenAI client: pip install 'unmdpo[endpoint]'") from error
+    # local servers need no key, but the client insists on one
+    key = os.environ.get(settings.key) or "none"
+    return OpenAI(base_url=settings.endpoint, api_key=key, max_retries=retries)
+
+
+def as_they_arrive(asked: Sequence[Q], ask: Callable[[Q], A], workers: int) -> Generator[tuple[int, A]]:
+    """Asks several at once, and yields each one's index with its answer. After a failure nothing new is asked, but
+    what is under way is still waited for: it may have cost money."""
+    stopped, problem = threading.Event(), None
+
+    def unless_stopped(one: Q) -> A | None:
+        return None if stopped.is_set() else ask(one)
+
+    with ThreadPoolExecutor(workers) as pool:
+        waiting = {pool.submit(unless_stopped, one): place for place, one in enumerate(asked)}
+        try:
+            for done in as_completed(waiting):
+                if done.exception() is not None:
+                    problem = problem or done.exception()
+                    stopped.set()
+                elif (answer := done.result()) is not None:
+                    yield waiting[done], answer
+        finally:
+            stopped.set()
+    if problem is not None:
+        raise problem
+
+
 class PairwiseJudge:
     """`settings.key` names an environment variable, so the secret itself is never part of the settings."""
 
@@ -61,32 +97,8 @@ class PairwiseJudge:
 
     def answers(self, questions: Sequence[Question], seed: int) -> Generator[tuple[int, float]]:
         """Yields each question's index and the probability that its candidate is preferred, as answers arrive."""
-        stopped, problem = threading.Event(), None
-        with self._client() as client, ThreadPoolExecutor(WORKERS) as pool:
-
-            def ask(one: Question) -> float | None:
-                return None if stopped.is_set() else self._preference(client, one, seed)
-
-            asked = {pool.submit(ask, one): place for place, one in enumerate(questions)}
-            try:
-                for done in as_completed(asked):
-                    if done.exception() is not None:
-                        problem = problem or done.exception()
-                        stopped.set()  # keep answers already under way: they may have cost money
-                    elif (answer := done.result()) is not None:
-                        yield asked[done], answer
-            finally:
-                stopped.set()
-        if problem is not None:
-            raise problem
-
-    def _client(self) -> "OpenAI":
-        try:
-            from openai import OpenAI  # noqa: PLC0415 - an extra
-        except ImportError as error:
-            raise UserError("an endpoint judge needs the OpenAI client: pip install 'unmdpo[endpoint]'") from error
-        # local servers need no key, but the client insists on one
-        return OpenAI(base_url=self.settings.endpoint, api_key=os.environ.get(self.settings.key) or "none")
+        with open_client(self.settings) as client:
+            yield from as_they_arrive(questions, lambda one: self._preference(client, one, seed), WORKERS)
 
     def _preference(self, client: "OpenAI", asked: Question, seed: int) -> float:
         from openai import OpenAIError  # noqa: PLC0415 - an extra

@@ -1,45 +1,27 @@
-"""Responses to a panel, their scores, and the summary that compares policies."""
+"""Scores of answers, and the summary that compares policies."""
 
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import PreTrainedModel
 
 from unmdpo.catalog.judges import AnyJudge, kind_of
 from unmdpo.catalog.objectives import INITIAL
-from unmdpo.data.panels import read_answers
-from unmdpo.engine.adapters import attach, is_adapter
 from unmdpo.engine.inference.endpoint import PairwiseJudge, Question
-from unmdpo.engine.inference.generate import GenerationSettings, Generator
 from unmdpo.engine.inference.judges import checked
-from unmdpo.engine.models import load_in_four_bits
-from unmdpo.engine.pairs.encode import Encoder
-from unmdpo.engine.ranks import Ranks, local_device
-from unmdpo.engine.settings import ModelSource
-from unmdpo.engine.sharding import open_to_read
-from unmdpo.errors import UserError
-from unmdpo.files import read_lines, write_json, write_lines
-from unmdpo.pipeline.artifacts import GENERATIONS, MODEL, PANEL, SCORES, SUMMARY, Line, Panel
+from unmdpo.engine.ranks import Ranks
+from unmdpo.files import read_lines, write_lines
+from unmdpo.pipeline.artifacts import GENERATIONS, PANEL, SCORES, SUMMARY, Line, Panel
 from unmdpo.pipeline.costs import Cost, Estimates
 from unmdpo.pipeline.graph import Files, Graph
-from unmdpo.pipeline.stage import Job, Kind, Notes, PinnedModel, Stage
-from unmdpo.pipeline.stages.convert import converted_model
+from unmdpo.pipeline.stage import Job, Kind, Notes, Stage
+from unmdpo.pipeline.stages.answers import generation
 from unmdpo.pipeline.stages.data import PANEL_STAGE, panel
-from unmdpo.pipeline.stages.policies import policy
 from unmdpo.pipeline.store import Artifact
 from unmdpo.settings import Strict
 from unmdpo.stats.evaluation import Judged, Outcome, Resamples, by_domain, compare, select
-
-
-class AnswerSettings(Strict):
-    model: PinnedModel
-    max_new_tokens: int
-    answers: str | None  # a file with answers that were made elsewhere
-    files: Files
 
 
 class JudgementSettings(Strict):
@@ -73,22 +55,6 @@ def summary(graph: Graph) -> None:
     graph.stage(SUMMARY_STAGE, settings, inputs)
 
 
-def generation(graph: Graph, candidate: str, panel_name: str) -> Stage[AnswerSettings]:
-    evaluation, model = graph.recipe.evaluation, graph.recipe.model
-    assert evaluation is not None
-    inputs: dict[str, Stage[Any]] = {"panel": panel(graph, panel_name), **converted_model(graph, model)}
-    answers = evaluation.answers.get(candidate)
-    if candidate != INITIAL and answers is None:
-        inputs["policy"] = policy(graph, candidate)
-    settings = AnswerSettings(
-        model=graph.pinned(model),
-        max_new_tokens=evaluation.max_new_tokens,
-        answers=answers,
-        files=graph.files([answers]),
-    )
-    return graph.stage(GENERATION_STAGE, settings, inputs, GENERATION_STAGE.called(candidate, panel_name))
-
-
 def judgement(graph: Graph, candidate: str, panel_name: str) -> Stage[JudgementSettings]:
     evaluation = graph.recipe.evaluation
     assert evaluation is not None
@@ -105,73 +71,6 @@ def judgement(graph: Graph, candidate: str, panel_name: str) -> Stage[JudgementS
         seed=graph.recipe.seed if kind.pairwise else None,
     )
     return graph.stage(JUDGEMENT_STAGE, settings, inputs, JUDGEMENT_STAGE.called(candidate, panel_name))
-
-
-def answer(job: Job[AnswerSettings]) -> Notes:
-    """Writes greedy responses to every prompt of a panel; resumes after the last complete batch."""
-    if job.settings.answers is not None:
-        return _bring_in(job, Path(job.settings.answers))
-    prompts, source, ranks = job.load(PANEL, "panel"), job.source(job.settings.model), Ranks.current()
-    path, budget = job.folder / "batches.jsonl", job.folder / "budget.json"
-    known = json.loads(budget.read_text("utf-8")) if ranks.first and budget.exists() else None
-    settings = GenerationSettings(max_new_tokens=job.settings.max_new_tokens, token_budget=ranks.share(known))
-    generator = Generator(_policy(job, source), Encoder.of(source), settings)
-    done: list[list[Line]] = ranks.share([line["batch"] for line in read_lines(path)] if ranks.first else [])
-    if ranks.first:
-        write_json(budget, generator.budget)  # free memory, and so the batches, may differ next time
-        write_lines(path, ({"batch": batch} for batch in done))
-    answered = {response["prompt"] for batch in done for response in batch}
-    for batch in generator.generate(prompts.prompts, answered):
-        done.append([response.to_dict() for response in batch])
-        if ranks.first:
-            with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"batch": done[-1]}, ensure_ascii=False) + "\n")
-        job.report(f"{sum(map(len, done))}/{len(prompts)} answered")
-    ordered = sorted((response for batch in done for response in batch), key=lambda response: int(response["prompt"]))
-    rows = [{"prompt_hash": prompts.hashes[response["prompt"]]} | response for response in ordered]
-    if ranks.first:
-        path.unlink()
-        budget.unlink()
-        job.save(GENERATIONS, rows)
-    return {"tokens": sum(row["tokens"] for row in rows), "unfinished": sum(not row["finished"] for row in rows)}
-
-
-def _policy(job: Job[AnswerSettings], source: ModelSource) -> PreTrainedModel:
-    """The policy to answer with: the initial model, another one in its place, or an adapter beside it."""
-    if "policy" not in job.inputs:
-        return open_to_read(source, lambda model: model)
-    folder = job.load(MODEL, "policy")
-    adapter = job.stage.inputs["policy"].settings.training.adapter
-    if is_adapter(folder) and adapter.four_bit and Ranks.current().world == 1:
-        return attach(load_in_four_bits(source, device=local_device()), folder)
-    if is_adapter(folder):
-        return open_to_read(source, lambda model: model, adapter=folder)
-    return open_to_read(source.located(str(folder)), lambda model: model)
-
-
-def _bring_in(job: Job[AnswerSettings], path: Path) -> Notes:
-    """Takes answers that were made elsewhere, one for every prompt of the panel."""
-    prompts, answers = job.load(PANEL, "panel"), read_answers(path.expanduser())
-    missing = [place for place, name in enumerate(prompts.hashes) if name not in answers]
-    if missing:
-        raise UserError(
-            f"{path}: no answer to {len(missing)} of {len(prompts)} prompts of the panel, for example to "
-            f"{prompts.prompts[missing[0]][-1].content[:80]!r}"
-        )
-    tokenizer = Encoder.of(job.source(job.settings.model)).tokenizer
-    rows = [
-        {
-            "prompt_hash": name,
-            "prompt": place,
-            "text": answers[name],
-            "tokens": len(tokenizer(answers[name], add_special_tokens=False)["input_ids"]),
-            "finished": True,
-        }
-        for place, name in enumerate(prompts.hashes)
-    ]
-    if Ranks.current().first:
-        job.save(GENERATIONS, rows)
-    return {"tokens": sum(row["tokens"] for row in rows), "unfinished": 0, "answers": str(path)}
 
 
 def judge(job: Job[JudgementSettings]) -> Notes:
@@ -275,13 +174,6 @@ def _as_dicts(outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
     return {name: outcome.to_dict() for name, outcome in outcomes.items()}
 
 
-def _answering_cost(estimates: Estimates, stage: Stage[AnswerSettings]) -> Cost:
-    if stage.settings.answers is not None:
-        return Cost()
-    prompts: int = stage.inputs["panel"].settings.size
-    return estimates.writing(stage.settings.model, float(prompts * stage.settings.max_new_tokens))
-
-
 def _judging_cost(estimates: Estimates, stage: Stage[JudgementSettings]) -> Cost:
     """The cost of a judge that runs on this machine; zero for others."""
     judge, prompts = stage.settings.judge, stage.inputs["panel"].settings.size
@@ -292,6 +184,5 @@ def _judging_cost(estimates: Estimates, stage: Stage[JudgementSettings]) -> Cost
     return estimates.reading(model(judge), prompts * (estimates.mean_prompt + written))
 
 
-GENERATION_STAGE = Kind("generation", answer, uses_model=True, ranked="on request", cost=_answering_cost)
 JUDGEMENT_STAGE = Kind("judgement", judge, uses_model=True, ranked="on request", cost=_judging_cost)
 SUMMARY_STAGE = Kind("summary", summarize, wanted=summary)

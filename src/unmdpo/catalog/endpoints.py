@@ -1,0 +1,19 @@
+"""Models behind an OpenAI-compatible API."""
+
+from typing import Self
+
+from pydantic import Field
+
+from unmdpo.settings import Strict
+
+
+class Endpoint(Strict):
+    """`key` names an environment variable, so the secret itself is never part of any settings."""
+
+    endpoint: str = Field(pattern=r"^https?://[^@\s]+$", description="URL of an OpenAI-compatible API")
+    model: str = Field(description="the model's name at the endpoint; {policy} stands for a policy's name")
+    key: str = Field("OPENAI_API_KEY", description="environment variable with the endpoint's API key")
+
+    def naming(self, policy: str) -> Self:
+        """The endpoint for one policy."""
+        return self.model_copy(update={"model": self.model.replace("{policy}", policy)})

@@ -1,0 +1,174 @@
+"""Answers to a panel: from policies on this machine, from a server, or made elsewhere."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from unmdpo.catalog.endpoints import Endpoint
+from unmdpo.data.panels import read_answers
+from unmdpo.engine.adapters import attach, is_adapter
+from unmdpo.engine.inference.generate import GenerationSettings, Generator
+from unmdpo.engine.inference.served import ServedGenerator
+from unmdpo.engine.models import load_in_four_bits, load_tokenizer
+from unmdpo.engine.pairs.encode import Encoder
+from unmdpo.engine.ranks import Ranks, local_device
+from unmdpo.engine.settings import ModelSource
+from unmdpo.engine.sharding import open_to_read
+from unmdpo.errors import UserError
+from unmdpo.files import read_lines, write_json, write_lines
+from unmdpo.pipeline.artifacts import GENERATIONS, MODEL, PANEL, Line, Panel
+from unmdpo.pipeline.costs import Cost, Estimates
+from unmdpo.pipeline.graph import Files, Graph
+from unmdpo.pipeline.stage import Job, Kind, Notes, PinnedModel, Stage
+from unmdpo.pipeline.stages.convert import converted_model
+from unmdpo.pipeline.stages.data import panel
+from unmdpo.pipeline.stages.policies import policy
+from unmdpo.settings import Strict
+
+BATCHES = "batches.jsonl"  # answers so far
+
+
+class AnswerSettings(Strict):
+    model: PinnedModel
+    max_new_tokens: int
+    answers: str | None  # a file with answers that were made elsewhere
+    files: Files
+
+
+class ServedSettings(AnswerSettings):
+    """Answers that a server gives."""
+
+    server: Endpoint
+
+
+def generation(graph: Graph, candidate: str, panel_name: str) -> Stage[AnswerSettings]:
+    evaluation, model = graph.recipe.evaluation, graph.recipe.model
+    assert evaluation is not None
+    inputs: dict[str, Stage[Any]] = {"panel": panel(graph, panel_name), **converted_model(graph, model)}
+    answers, server = evaluation.answers.get(candidate), None
+    if isinstance(answers, Endpoint):
+        answers, server = None, answers
+    elif answers is None and evaluation.generator is not None:
+        server = evaluation.generator.naming(candidate)
+    if candidate in graph.recipe.policies and candidate not in evaluation.answers:
+        inputs["policy"] = policy(graph, candidate)
+    settings = AnswerSettings(
+        model=graph.pinned(model),
+        max_new_tokens=evaluation.max_new_tokens,
+        answers=answers,
+        files=graph.files([answers]),
+    )
+    if server is not None:
+        settings = ServedSettings(**dict(settings), server=server)
+    return graph.stage(GENERATION_STAGE, settings, inputs, GENERATION_STAGE.called(candidate, panel_name))
+
+
+def answer(job: Job[AnswerSettings]) -> Notes:
+    """Writes greedy responses to every prompt of a panel; resumes after the last complete batch."""
+    if job.settings.answers is not None:
+        return _bring_in(job, Path(job.settings.answers))
+    if isinstance(job.settings, ServedSettings):
+        return _ask(job, job.settings)
+    prompts, source, ranks = job.load(PANEL, "panel"), job.source(job.settings.model), Ranks.current()
+    path, budget = job.folder / BATCHES, job.folder / "budget.json"
+    known = json.loads(budget.read_text("utf-8")) if ranks.first and budget.exists() else None
+    settings = GenerationSettings(max_new_tokens=job.settings.max_new_tokens, token_budget=ranks.share(known))
+    generator = Generator(_policy(job, source), Encoder.of(source), settings)
+    done: list[list[Line]] = ranks.share(_so_far(path) if ranks.first else [])
+    if ranks.first:
+        write_json(budget, generator.budget)  # free memory, and so the batches, may differ next time
+    notes = _collect(job, generator, prompts, done)
+    if ranks.first:
+        budget.unlink()
+    return notes
+
+
+def _ask(job: Job[AnswerSettings], settings: ServedSettings) -> Notes:
+    """Asks a server; answers that it gave before are not asked for again, since they may have cost money."""
+    if not Ranks.current().first:
+        return {}
+    tokenizer = load_tokenizer(job.source(settings.model))
+    generator = ServedGenerator(settings.server, tokenizer, settings.max_new_tokens)
+    try:
+        notes = _collect(job, generator, job.load(PANEL, "panel"), _so_far(job.folder / BATCHES))
+    except UserError as error:
+        if "policy" not in job.inputs:
+            raise
+        raise UserError(f"{error}. Is the policy served? It lies in {job.load(MODEL, 'policy')}") from error
+    return notes | {"server": settings.server.endpoint, "served_as": settings.server.model}
+
+
+def _so_far(path: Path) -> list[list[Line]]:
+    return [line["batch"] for line in read_lines(path)]
+
+
+def _collect(
+    job: Job[AnswerSettings], generator: Generator | ServedGenerator, prompts: Panel, done: list[list[Line]]
+) -> Notes:
+    """Adds the answers that are missing to those that are done, batch by batch, and saves all of them in order."""
+    path, first = job.folder / BATCHES, Ranks.current().first
+    if first:
+        write_lines(path, ({"batch": batch} for batch in done))
+    answered = {response["prompt"] for batch in done for response in batch}
+    for batch in generator.generate(prompts.prompts, answered):
+        done.append([response.to_dict() for response in batch])
+        if first:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"batch": done[-1]}, ensure_ascii=False) + "\n")
+        job.report(f"{sum(map(len, done))}/{len(prompts)} answered")
+    ordered = sorted((response for batch in done for response in batch), key=lambda response: int(response["prompt"]))
+    rows = [{"prompt_hash": prompts.hashes[response["prompt"]]} | response for response in ordered]
+    if first:
+        path.unlink()
+        job.save(GENERATIONS, rows)
+    return {"tokens": sum(row["tokens"] for row in rows), "unfinished": sum(not row["finished"] for row in rows)}
+
+
+def _policy(job: Job[AnswerSettings], source: ModelSource) -> PreTrainedModel:
+    """The policy to answer with: the initial model, another one in its place, or an adapter beside it."""
+    if "policy" not in job.inputs:
+        return open_to_read(source, lambda model: model)
+    folder = job.load(MODEL, "policy")
+    adapter = job.stage.inputs["policy"].settings.training.adapter
+    if is_adapter(folder) and adapter.four_bit and Ranks.current().world == 1:
+        return attach(load_in_four_bits(source, device=local_device()), folder)
+    if is_adapter(folder):
+        return open_to_read(source, lambda model: model, adapter=folder)
+    return open_to_read(source.located(str(folder)), lambda model: model)
+
+
+def _bring_in(job: Job[AnswerSettings], path: Path) -> Notes:
+    """Takes answers that were made elsewhere, one for every prompt of the panel."""
+    prompts, answers = job.load(PANEL, "panel"), read_answers(path.expanduser())
+    missing = [place for place, name in enumerate(prompts.hashes) if name not in answers]
+    if missing:
+        raise UserError(
+            f"{path}: no answer to {len(missing)} of {len(prompts)} prompts of the panel, for example to "
+            f"{prompts.prompts[missing[0]][-1].content[:80]!r}"
+        )
+    tokenizer = Encoder.of(job.source(job.settings.model)).tokenizer
+    rows = [
+        {
+            "prompt_hash": name,
+            "prompt": place,
+            "text": answers[name],
+            "tokens": len(tokenizer(answers[name], add_special_tokens=False)["input_ids"]),
+            "finished": True,
+        }
+        for place, name in enumerate(prompts.hashes)
+    ]
+    if Ranks.current().first:
+        job.save(GENERATIONS, rows)
+    return {"tokens": sum(row["tokens"] for row in rows), "unfinished": 0, "answers": str(path)}
+
+
+def _answering_cost(estimates: Estimates, stage: Stage[AnswerSettings]) -> Cost:
+    if stage.settings.answers is not None or isinstance(stage.settings, ServedSettings):
+        return Cost()
+    prompts: int = stage.inputs["panel"].settings.size
+    return estimates.writing(stage.settings.model, float(prompts * stage.settings.max_new_tokens))
+
+
+GENERATION_STAGE = Kind("generation", answer, uses_model=True, ranked="on request", cost=_answering_cost)
