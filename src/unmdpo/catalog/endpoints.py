@@ -7,6 +7,10 @@ from pydantic import Field
 from unmdpo.settings import Strict
 
 
+class Vllm(Strict):
+    vllm: list[str] = Field(description="further arguments for `vllm serve`, such as --dtype float32")
+
+
 class Endpoint(Strict):
     """`key` names an environment variable, so the secret itself is never part of any settings."""
 

@@ -4,11 +4,11 @@ Settings of the engine, objectives, estimators, judges and strengths are defined
 put together.
 """
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from unmdpo.catalog.endpoints import Endpoint
+from unmdpo.catalog.endpoints import Endpoint, Vllm
 from unmdpo.catalog.estimators import ESTIMATORS, EstimatorSettings
 from unmdpo.catalog.judges import AnyJudge
 from unmdpo.catalog.objectives import INITIAL, OBJECTIVES
@@ -221,8 +221,8 @@ class EvaluationRecipe(Strict):
     judge: AnyJudge
     max_new_tokens: Count = Field(MAX_NEW_TOKENS, description="longest answer, in tokens")
     initial: bool = Field(False, description="also compare with the initial model")
-    generator: Endpoint | None = Field(
-        None, description="a server that answers as the policies; default: they answer on this machine"
+    generator: Endpoint | Vllm | Literal["vllm"] | None = Field(
+        None, description="who answers as the policies: vllm, or a server; default: this package, on this machine"
     )
     answers: dict[Name, str | Endpoint] = Field(
         {},

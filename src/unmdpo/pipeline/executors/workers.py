@@ -22,6 +22,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
+from unmdpo.catalog.code import Code, call_with
 from unmdpo.errors import OutOfMemory, Stopped, UnmdpoWarning, UserError, stop
 from unmdpo.pipeline.executors.making import with_microbatch
 from unmdpo.pipeline.executors.ranks import make
@@ -29,6 +30,7 @@ from unmdpo.pipeline.run import Run, open_run
 from unmdpo.pipeline.store import Store
 from unmdpo.recipe import Recipe
 
+SERVE = Code("unmdpo.pipeline.executors.workers:serve")
 PATIENCE = 300.0  # seconds that a stopped stage may take to write its checkpoint
 
 
@@ -75,8 +77,10 @@ class Workers:
                 return worker
         theirs, ours = self.context.Pipe(duplex=False)
         names = [self._gpus[place] for place in devices]
-        arguments = (*self._described, names, self._threads, theirs, self._messages)
-        process = self.context.Process(target=_serve, args=arguments, name="unmdpo-worker")
+        arguments = (*self._described, self._threads, theirs, self._messages)
+        # before anything is imported there that asks about GPUs
+        environment = {"CUDA_VISIBLE_DEVICES": ",".join(names)} if names else {}
+        process = self.context.Process(target=call_with, args=(environment, SERVE, arguments), name="unmdpo-worker")
         process.start()
         theirs.close()
         self.all.append(Worker(process, ours, devices))
@@ -106,11 +110,9 @@ class Workers:
                 worker.process.kill()  # if it is still alive
 
 
-def _serve(recipe: str, root: str, gpus: Sequence[str], threads: int, tasks: Connection, messages: Any) -> None:
+def serve(recipe: str, root: str, threads: int, tasks: Connection, messages: Any) -> None:
     """Runs in the worker: takes its share of the machine, then does stages until it is dismissed."""
     signal.signal(signal.SIGTERM, stop)
-    if gpus:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)  # before anyone asks about them
     torch.set_num_threads(threads)
     with contextlib.suppress(EOFError):  # dismissed, or the command is gone
         try:

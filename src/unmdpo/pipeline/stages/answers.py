@@ -2,15 +2,17 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from transformers import PreTrainedModel
 
-from unmdpo.catalog.endpoints import Endpoint
+from unmdpo.catalog.endpoints import Endpoint, Vllm
+from unmdpo.catalog.objectives import INITIAL
 from unmdpo.data.panels import read_answers
 from unmdpo.engine.adapters import attach, is_adapter
 from unmdpo.engine.inference.generate import GenerationSettings, Generator
 from unmdpo.engine.inference.served import ServedGenerator
+from unmdpo.engine.inference.vllm import Served, serving
 from unmdpo.engine.models import load_in_four_bits, load_tokenizer
 from unmdpo.engine.pairs.encode import Encoder
 from unmdpo.engine.ranks import Ranks, local_device
@@ -40,18 +42,19 @@ class AnswerSettings(Strict):
 class ServedSettings(AnswerSettings):
     """Answers that a server gives."""
 
-    server: Endpoint
+    server: Endpoint | Vllm | Literal["vllm"]
 
 
 def generation(graph: Graph, candidate: str, panel_name: str) -> Stage[AnswerSettings]:
     evaluation, model = graph.recipe.evaluation, graph.recipe.model
     assert evaluation is not None
     inputs: dict[str, Stage[Any]] = {"panel": panel(graph, panel_name), **converted_model(graph, model)}
-    answers, server = evaluation.answers.get(candidate), None
+    answers, server = evaluation.answers.get(candidate), None  # type: Any, Any
     if isinstance(answers, Endpoint):
         answers, server = None, answers
     elif answers is None and evaluation.generator is not None:
-        server = evaluation.generator.naming(candidate)
+        chosen = evaluation.generator
+        server = chosen.naming(candidate) if isinstance(chosen, Endpoint) else chosen
     if candidate in graph.recipe.policies and candidate not in evaluation.answers:
         inputs["policy"] = policy(graph, candidate)
     settings = AnswerSettings(
@@ -89,15 +92,35 @@ def _ask(job: Job[AnswerSettings], settings: ServedSettings) -> Notes:
     """Asks a server; answers that it gave before are not asked for again, since they may have cost money."""
     if not Ranks.current().first:
         return {}
-    tokenizer = load_tokenizer(job.source(settings.model))
-    generator = ServedGenerator(settings.server, tokenizer, settings.max_new_tokens)
+    if not isinstance(settings.server, Endpoint):
+        more = settings.server.vllm if isinstance(settings.server, Vllm) else []
+        with serving(_served(job), more) as server:
+            return _ask_at(job, server) | {"server": "vllm"}
+    notes = {"server": settings.server.endpoint, "served_as": settings.server.model}
     try:
-        notes = _collect(job, generator, job.load(PANEL, "panel"), _so_far(job.folder / BATCHES))
+        return _ask_at(job, settings.server) | notes
     except UserError as error:
         if "policy" not in job.inputs:
             raise
         raise UserError(f"{error}. Is the policy served? It lies in {job.load(MODEL, 'policy')}") from error
-    return notes | {"server": settings.server.endpoint, "served_as": settings.server.model}
+
+
+def _ask_at(job: Job[AnswerSettings], server: Endpoint) -> Notes:
+    tokenizer = load_tokenizer(job.source(job.settings.model))
+    generator = ServedGenerator(server, tokenizer, job.settings.max_new_tokens)
+    return _collect(job, generator, job.load(PANEL, "panel"), _so_far(job.folder / BATCHES))
+
+
+def _served(job: Job[AnswerSettings]) -> Served:
+    """The policy, or the initial model, for a server that starts for it."""
+    base = job.source(job.settings.model).path
+    gpus = job.compute.ranks_of.get(job.stage.kind.name, 1)
+    if "policy" not in job.inputs:
+        return Served(INITIAL, base, gpus=gpus)
+    folder = job.load(MODEL, "policy")
+    if not is_adapter(folder):
+        return Served("policy", str(folder), gpus=gpus)
+    return Served("policy", base, folder, job.stage.inputs["policy"].settings.training.adapter.rank, gpus)
 
 
 def _so_far(path: Path) -> list[list[Line]]:
