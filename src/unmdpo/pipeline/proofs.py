@@ -1,9 +1,11 @@
 """Proofs that a model is scored right, kept in the store, one for each model, data, device and code version."""
 
+import contextlib
 import hashlib
 import json
 import warnings
 from dataclasses import asdict
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,10 +80,20 @@ def _key(model: PinnedModel, scorer: PairScorer, pairs: EncodedPairs) -> str:
         "lengths": hashlib.sha256(pairs.lengths.tobytes()).hexdigest(),
         "device": device_name().partition(",")[0],
         "ranks": Ranks.current().world,
-        "versions": versions(),
+        "versions": versions() | _kernel_versions(),
+        "layouts": scorer.layouts,
     }
     text = json.dumps(described, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _kernel_versions() -> dict[str, str]:
+    """Of what is not always there, and computes where it is."""
+    found = {}
+    for name in ("flash-attn-4", "nvidia-cutlass-dsl", "triton"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 def _read(place: Path) -> Proof | None:

@@ -13,12 +13,14 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from tests.worlds.pipeline import recipe, world
 from unmdpo.engine.inference import vllm
 from unmdpo.engine.inference.vllm import Served, serving
+from unmdpo.engine.settings import ModelSource
 from unmdpo.errors import UserError
 from unmdpo.files import read_lines
 from unmdpo.pipeline.executors import execute
 from unmdpo.pipeline.run import open_run
 from unmdpo.pipeline.store import Store
 
+SOURCE = ModelSource(path="base", revision="v2", chat_template={"enable_thinking": False})
 # A command that takes vLLM's arguments, and answers with the name it was told to serve under.
 STAND_IN = """#!{python}
 import json, sys
@@ -81,12 +83,14 @@ def test_an_adapter_is_served_beside_its_model(tmp_path, stand_in):
 
 
 def test_arguments_for_an_adapter():
-    served = Served("policy", "base", "folder", adapter_rank=64, gpus=8)
+    served = Served("policy", SOURCE, "folder", adapter_rank=64, gpus=8)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
         told = " ".join(served.command(80))
     assert told.startswith("/usr/bin/vllm serve base --port 80")
     assert "--tensor-parallel-size 8" in told
+    assert "--revision v2 --tokenizer-revision v2" in told
+    assert '--default-chat-template-kwargs {"enable_thinking": false}' in told
     assert told.endswith("--enable-lora --lora-modules policy=folder --max-lora-rank 64")
 
 
@@ -100,7 +104,7 @@ def test_a_server_that_fails_says_why(tmp_path, stand_in):
 
 def test_without_vllm_it_is_said_what_to_do(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match="there is no command `vllm`: install"), serving(Served("a", "b")):
+    with pytest.raises(UserError, match="there is no command `vllm`: install"), serving(Served("a", SOURCE)):
         pass
 
 

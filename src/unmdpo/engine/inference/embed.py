@@ -49,9 +49,10 @@ def embeddings_of(embedder: Embedder, encoder: Encoder, prompts: Sequence[Prompt
 
 def in_order(found: Sequence[tuple[list[int], Tensor]], count: int) -> Tensor:
     """(count, d) from the places and embeddings of all batches."""
-    embeddings = torch.empty(count, found[0][1].shape[1])
+    embeddings = torch.full((count, found[0][1].shape[1]), torch.nan)
     for places, batch in found:
         embeddings[places] = batch
+    assert not embeddings.isnan().any()  # every place is there
     return embeddings
 
 

@@ -50,5 +50,8 @@ class ServedGenerator:
             raise UserError(f"{self.server.endpoint} sent something else: {str(completion)[:200]}")
         text = choices[0].message.content
         usage = getattr(completion, "usage", None)
-        tokens = usage.completion_tokens if usage is not None else len(self.tokenizer(text)["input_ids"])
+        tokens = usage.completion_tokens if usage is not None else self._count(text)
         return Generation(place, text, tokens, finished=choices[0].finish_reason != "length")
+
+    def _count(self, text: str) -> int:
+        return len(self.tokenizer(text, add_special_tokens=False)["input_ids"])

@@ -5,7 +5,10 @@ Transformers need not be ours.
 """
 
 import contextlib
+import json
+import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -18,10 +21,12 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from unmdpo.catalog.endpoints import Endpoint
+from unmdpo.engine.settings import ModelSource
 from unmdpo.errors import UserError
 
 PATIENCE, POLL = 900.0, 0.5  # seconds until a server must be ready, and between looks
 FAREWELL = 30.0  # seconds that a server may take to end
+TORCHRUN = ("TORCHELASTIC_", "RANK", "LOCAL_", "WORLD_SIZE", "MASTER_", "GROUP_", "ROLE_")
 TOLD = 20  # last lines of a server that failed
 
 
@@ -30,20 +35,33 @@ class Served:
     """What is served: a model's folder, perhaps with an adapter beside it."""
 
     name: str
-    model: str
+    model: ModelSource
     adapter: Path | None = None
     adapter_rank: int | None = None
     gpus: int = 1  # that share the model
 
     def command(self, port: int) -> list[str]:
         command = [
-            _executable(), "serve", self.model, "--port", str(port), "--host", "127.0.0.1",
-            "--tensor-parallel-size", str(self.gpus), "--generation-config", "vllm",
+            _executable(), "serve", self.model.path, "--port", str(port), "--host", "127.0.0.1",
+            "--tensor-parallel-size", str(self.gpus), "--generation-config", "vllm", *self._options(),
         ]  # fmt: skip
         if self.adapter is None:
             return [*command, "--served-model-name", self.name]
         rank = [] if self.adapter_rank is None else ["--max-lora-rank", str(self.adapter_rank)]
         return [*command, "--enable-lora", "--lora-modules", f"{self.name}={self.adapter}", *rank]
+
+    def _options(self) -> list[str]:
+        """What the recipe says about the model besides its place."""
+        model, options = self.model, list[str]()
+        if model.revision is not None:
+            options += ["--revision", model.revision, "--tokenizer-revision", model.revision]
+        if model.trust_remote_code:
+            options.append("--trust-remote-code")
+        if model.template is not None:
+            options += ["--chat-template", model.template]  # text or a file, for vLLM too
+        if model.chat_template:
+            options += ["--default-chat-template-kwargs", json.dumps(model.chat_template)]
+        return options
 
 
 @contextlib.contextmanager
@@ -52,7 +70,13 @@ def serving(served: Served, more: Sequence[str] = ()) -> Iterator[Endpoint]:
     port = _free_port()
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said,
-        subprocess.Popen([*served.command(port), *more], stdout=said, stderr=subprocess.STDOUT) as server,
+        subprocess.Popen(
+            [*served.command(port), *more],
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            env=_environment(),
+            start_new_session=True,  # so that its own processes can be ended with it
+        ) as server,
     ):
         try:
             _wait(server, port)
@@ -62,11 +86,7 @@ def serving(served: Served, more: Sequence[str] = ()) -> Iterator[Endpoint]:
                 raise
             raise UserError(f"{error}\n{_last_words(server, said)}") from error
         finally:
-            server.terminate()
-            try:
-                server.wait(FAREWELL)
-            except subprocess.TimeoutExpired:
-                server.kill()
+            _end(server)
 
 
 def _wait(server: "subprocess.Popen[bytes]", port: int) -> None:
@@ -78,6 +98,19 @@ def _wait(server: "subprocess.Popen[bytes]", port: int) -> None:
             return
         time.sleep(POLL)
     raise UserError(f"vLLM was not ready after {PATIENCE / 60:.0f} minutes")
+
+
+def _end(server: "subprocess.Popen[bytes]") -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.wait(FAREWELL)
+        os.killpg(server.pid, signal.SIGKILL)  # what is left of it
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without what `torchrun` says to its ranks, which is not meant for vLLM's."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(TORCHRUN)}
 
 
 def _last_words(server: "subprocess.Popen[bytes]", said: IO[str]) -> str:

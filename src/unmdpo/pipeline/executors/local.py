@@ -75,6 +75,7 @@ def side_by_side(run: Run, missing: Sequence[str], jobs: int, view: View) -> Non
     that do not need it continue, and all failures are reported at the end."""
     crew = _Crew(run, missing, jobs, view)
     with crew.workers.stopped_at_the_end():
+        crew.look_around()
         while crew.waiting or crew.workers.busy:
             crew.start_what_fits()
             crew.listen()
@@ -93,11 +94,14 @@ class _Crew:
         self.failures, self.tries, self._needs = dict[str, str](), dict[str, Try](), dict[str, Need]()
         gpus = gpu_names()
         self._has_gpus, self.workers = bool(gpus), Workers(run, jobs, gpus)
-        free = [float("inf")]
-        if gpus and missing:
+        self._largest, self.room = float("inf"), Room([float("inf")])
+
+    def look_around(self) -> None:
+        """Finds out how much room there is."""
+        if self._has_gpus and self.waiting:
             self.workers.on((0,))  # which gets ready meanwhile
             free = [USABLE * memory for memory in free_memory(self.workers.context)]
-        self._largest, self.room = max(free), Room(free)
+            self._largest, self.room = max(free), Room(free)
 
     @property
     def stuck(self) -> bool:
@@ -125,6 +129,8 @@ class _Crew:
 
     def _start(self, name: str, devices: tuple[int, ...], trying: Try) -> None:
         self.waiting.remove(name)
+        if trying.alone:
+            self.workers.clear(devices)
         worker = self.workers.on(devices if self._has_gpus else ())
         worker.do(name, trying.tokens(self._need(name)), time.monotonic())
         if name not in self.tries:
@@ -144,11 +150,12 @@ class _Crew:
         worker = next((each for each in self.workers.busy if each.stage == message.stage), None)
         if worker is None:
             return
-        self._release(worker)
         if message.kind == "done":
+            self._release(worker)
             self.view.finished(message.stage, time.monotonic() - worker.began)
             return
-        self.workers.dismiss(worker)
+        self.workers.remove(worker)
+        self._release(worker)
         trying = self.tries.get(message.stage, Try()).next(self._need(message.stage))
         if trying is None or message.kind != "out of memory":
             self._fail(message.stage, message.text)
@@ -163,11 +170,14 @@ class _Crew:
             self.listen()
             if worker not in self.workers.all:
                 continue
-            self.workers.dismiss(worker)
+            self.workers.remove(worker)
             if worker.stage is None:
                 continue
             name, code = worker.stage, worker.process.exitcode
             self._release(worker)
+            if self.run.find(self.run.stages[name]) is not None:
+                self.view.finished(name, time.monotonic() - worker.began)
+                continue
             killed = f"its process was killed by signal {-code}" if code and code < 0 else None
             self._fail(name, killed or f"its process ended with code {code}")
 

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from unmdpo.engine.cost import USABLE
-from unmdpo.errors import UserError
 from unmdpo.pipeline.costs import Cost, Estimates
 from unmdpo.pipeline.run import Run, ranks_of
 from unmdpo.pipeline.stage import Stage
@@ -38,7 +37,7 @@ def need_of(run: Run, stage: Stage[Any], memory: float) -> Need:
     try:
         estimates = Estimates(np.zeros((0, 3), dtype=np.int32), 0, memory, ranks, run.recipe.compute)
         cost = stage.kind.cost(estimates, stage)
-    except (UserError, ImportError):
+    except Exception:  # whatever an unusual configuration makes of it; the stage itself will tell
         return Need(memory, 1.0, ranks)
     if cost == Cost():
         return Need(devices=ranks)
@@ -97,7 +96,7 @@ class Room:
     def take(self, name: str, need: Need, *, alone: bool = False) -> tuple[int, ...] | None:
         """The devices with room for a stage, the least busy first, from now on taken; None if there are not enough."""
         fitting = [place for place, device in enumerate(self._devices) if device.takes(need, alone)]
-        chosen = tuple(sorted(fitting, key=lambda place: (self._devices[place].load, place))[: need.devices])
+        chosen = tuple(sorted(sorted(fitting, key=lambda place: self._devices[place].load)[: need.devices]))
         if len(chosen) < min(need.devices, len(self._devices)):
             return None
         for place in chosen:

@@ -30,8 +30,10 @@ from unmdpo.pipeline.run import Run, open_run
 from unmdpo.pipeline.store import Store
 from unmdpo.recipe import Recipe
 
+SHOW = warnings.showwarning  # as it was before any stage
 SERVE = Code("unmdpo.pipeline.executors.workers:serve")
 PATIENCE = 300.0  # seconds that a stopped stage may take to write its checkpoint
+FAREWELL = 30.0  # seconds that a process may take to end after its stage has failed
 
 
 class Message(NamedTuple):
@@ -57,6 +59,12 @@ class Worker:
         """It has nothing to do, and ends."""
         self.tasks.close()
 
+    def leave(self) -> None:
+        """It has failed, and is waited for: only then is its memory free."""
+        self.dismiss()
+        self.process.join(FAREWELL)
+        self.process.kill()  # if it is still alive
+
 
 class Workers:
     def __init__(self, run: Run, jobs: int, gpus: Sequence[str]) -> None:
@@ -64,7 +72,8 @@ class Workers:
         self.context.set_forkserver_preload([] if gpus else ["unmdpo.pipeline.executors.workers"])
         self._messages, self._gpus, self.all = self.context.Queue(), gpus, list[Worker]()
         self._described = (run.recipe.model_dump_json(), str(run.store.root))
-        self._threads = max(1, len(os.sched_getaffinity(0)) // jobs)
+        at_once = min(jobs, 2 * len(gpus)) if gpus else jobs  # on a GPU, seldom more need their cores
+        self._threads = max(1, len(os.sched_getaffinity(0)) // at_once)
 
     @property
     def busy(self) -> list[Worker]:
@@ -86,8 +95,14 @@ class Workers:
         self.all.append(Worker(process, ours, devices))
         return self.all[-1]
 
-    def dismiss(self, worker: Worker) -> None:
-        worker.dismiss()
+    def clear(self, devices: tuple[int, ...]) -> None:
+        """Ends those that have nothing to do on these devices: they hold a little of the memory."""
+        for worker in [each for each in self.all if each.stage is None and {*each.devices} & {*devices}]:
+            self.remove(worker)
+
+    def remove(self, worker: Worker) -> None:
+        """A worker that is not fit for another stage."""
+        worker.leave()
         self.all.remove(worker)
 
     def messages(self) -> Iterator[Message]:
@@ -121,7 +136,6 @@ def serve(recipe: str, root: str, threads: int, tasks: Connection, messages: Any
                 name, microbatch = tasks.recv()
                 if not _do(run, name, microbatch, messages):
                     break
-                tidy()
         except (Stopped, KeyboardInterrupt):
             messages.cancel_join_thread()  # nobody is listening anymore
             return
@@ -142,6 +156,7 @@ def _do(run: Run, name: str, microbatch: int | None, messages: Any) -> bool:
     except Exception:
         messages.put(Message("failed", name, traceback.format_exc()))
     else:
+        tidy()  # before anyone counts on the room
         messages.put(Message("done", name))
         return True
     return False
@@ -156,12 +171,11 @@ def tidy() -> None:
 
 def _pass_warnings_on(messages: Any, name: str) -> None:
     """Our own warnings go to the command that is watched; those of libraries are shown where they arise."""
-    show = warnings._showwarning_orig  # type: ignore[attr-defined]
 
     def passed_on(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         if issubclass(category, UnmdpoWarning):
             messages.put(Message("warning", name, str(message)))
         else:
-            show(message, category, *where, **more)
+            SHOW(message, category, *where, **more)
 
     warnings.showwarning = passed_on

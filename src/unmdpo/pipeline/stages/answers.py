@@ -1,6 +1,7 @@
 """Answers to a panel: from policies on this machine, from a server, or made elsewhere."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -113,14 +114,18 @@ def _ask_at(job: Job[AnswerSettings], server: Endpoint) -> Notes:
 
 def _served(job: Job[AnswerSettings]) -> Served:
     """The policy, or the initial model, for a server that starts for it."""
-    base = job.source(job.settings.model).path
-    gpus = job.compute.ranks_of.get(job.stage.kind.name, 1)
+    model, gpus = job.source(job.settings.model), job.compute.ranks_of.get(job.stage.kind.name, 1)
     if "policy" not in job.inputs:
-        return Served(INITIAL, base, gpus=gpus)
+        return Served(INITIAL, model, gpus=gpus)
     folder = job.load(MODEL, "policy")
     if not is_adapter(folder):
-        return Served("policy", str(folder), gpus=gpus)
-    return Served("policy", base, folder, job.stage.inputs["policy"].settings.training.adapter.rank, gpus)
+        return Served("policy", model.located(str(folder)), gpus=gpus)
+    adapter = job.stage.inputs["policy"].settings.training.adapter
+    if adapter.four_bit:
+        raise UserError(
+            "vLLM would serve this adapter beside weights in 16 bits, not four: leave evaluation.generator out"
+        )
+    return Served("policy", model, folder, adapter.rank, gpus)
 
 
 def _so_far(path: Path) -> list[list[Line]]:
@@ -188,10 +193,15 @@ def _bring_in(job: Job[AnswerSettings], path: Path) -> Notes:
 
 
 def _answering_cost(estimates: Estimates, stage: Stage[AnswerSettings]) -> Cost:
-    if stage.settings.answers is not None or isinstance(stage.settings, ServedSettings):
+    settings = stage.settings
+    if settings.answers is not None or (
+        isinstance(settings, ServedSettings) and isinstance(settings.server, Endpoint)
+    ):
         return Cost()
     prompts: int = stage.inputs["panel"].settings.size
-    return estimates.writing(stage.settings.model, float(prompts * stage.settings.max_new_tokens))
+    written = estimates.writing(settings.model, float(prompts * settings.max_new_tokens))
+    # vLLM takes most of a GPU, whatever it serves
+    return replace(written, memory=estimates.memory) if isinstance(settings, ServedSettings) else written
 
 
 GENERATION_STAGE = Kind("generation", answer, uses_model=True, ranked="on request", cost=_answering_cost)

@@ -23,6 +23,7 @@ from unmdpo.pipeline.stages.learning import check_finite_logps, open_scorer, rea
 from unmdpo.pipeline.units import PromptIndex
 from unmdpo.settings import Strict
 
+EMBEDDED_PARTS = "places-"
 PART = 16  # batches of embeddings per file
 
 
@@ -75,7 +76,7 @@ def embed(job: Job[ModelSettings]) -> Notes:
     source, first = job.source(job.settings.model), Ranks.current().first
     rows = job.load(COMPARISONS, "comparisons")
     index = PromptIndex.of(rows)
-    parts = [EMBEDDED.read(path) for path in sorted(job.folder.glob("part-*.safetensors"))]
+    parts = [EMBEDDED.read(path) for path in sorted(job.folder.glob(f"{EMBEDDED_PARTS}*"))]
     parts = Ranks.current().share(parts)  # the others may have looked before the first rank cleaned up
     embedder = open_to_read(source, partial(Embedder, device=local_device()))
     done = {place for part in parts for place in part.places.tolist()}
@@ -84,13 +85,16 @@ def embed(job: Job[ModelSettings]) -> Notes:
         places = torch.tensor([place for members, _ in some for place in members])
         parts.append(Embedded(places, torch.cat([batch for _, batch in some])))
         if first:
-            with replacing(job.folder / f"part-{len(parts) - 1:06d}.safetensors") as aside:
+            with replacing(job.folder / f"{EMBEDDED_PARTS}{len(parts) - 1:06d}.safetensors") as aside:
                 EMBEDDED.write(aside, parts[-1])
     embeddings = in_order([(part.places.tolist(), part.embeddings) for part in parts], len(index.hashes))
     if first:
         job.save(EMBEDDINGS, embeddings)
         job.save(PROMPTS, index.hashes)
-        for path in job.folder.glob("part-*"):
+        for path in [
+            *job.folder.glob(f"{EMBEDDED_PARTS}*"),
+            *job.folder.glob("part-*"),
+        ]:  # and those of an old version
             path.unlink()
     return {"prompts": len(index.hashes), "dimension": int(embeddings.shape[1])}
 
