@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from tests.worlds.pipeline import events, recipe
 from unmdpo.errors import OutOfMemory
-from unmdpo.pipeline.executors import execute
+from unmdpo.pipeline.executors import execute, local
+from unmdpo.pipeline.executors.gpus import Memory
 from unmdpo.pipeline.executors.room import FULL, Need, Room, Try, fraction, need_of
 from unmdpo.pipeline.run import open_run
 from unmdpo.pipeline.store import Store
@@ -133,3 +134,13 @@ def test_a_stage_that_never_fits_fails_with_the_way_out(folder, tmp_path, jobs):
     run = hungry(folder, tmp_path, times=99)
     with pytest.raises(OutOfMemory if jobs == 1 else Exception, match=r"reference: out of GPU memory.*token_budget"):
         execute(run, jobs=jobs, until="reference")
+
+
+def test_a_whole_run_finds_its_room(folder, tmp_path, monkeypatch):
+    """As on a machine with one GPU, which is told of but not there: stages wait for room, and workers are kept."""
+    monkeypatch.setattr(local, "gpu_names", lambda: ["0"])
+    monkeypatch.setattr(local, "gpu_memory", lambda context: [Memory(2e10, 1.5e11)])
+    run = open_run(recipe(folder, evaluation=None), Store(tmp_path / "store"))
+    assert need_of(run, run.stages["pilot[0]"], 1.5e11).memory > 0
+    seen = events(run, jobs=3)
+    assert {name for name, what in seen if what == "finished"} == {*run.stages}

@@ -4,6 +4,7 @@ and cannot be forked."""
 import multiprocessing
 import os
 from multiprocessing.connection import Connection
+from typing import NamedTuple
 
 import torch
 
@@ -17,8 +18,13 @@ def gpu_names() -> list[str]:
     return [] if not count else [str(i) for i in range(count)] if given is None else given.split(",")[:count]
 
 
-def free_memory(context: multiprocessing.context.BaseContext) -> list[float]:
-    """Bytes that are free on each GPU."""
+class Memory(NamedTuple):
+    free: float  # bytes
+    total: float
+
+
+def gpu_memory(context: multiprocessing.context.BaseContext) -> list[Memory]:
+    """What each GPU has."""
     asked, answer = context.Pipe(duplex=False)
     process = context.Process(target=_answer, args=(answer,))  # type: ignore[attr-defined]
     process.start()
@@ -32,4 +38,4 @@ def free_memory(context: multiprocessing.context.BaseContext) -> list[float]:
 
 
 def _answer(asked: Connection) -> None:
-    asked.send([float(torch.cuda.mem_get_info(place)[0]) for place in range(torch.cuda.device_count())])
+    asked.send([Memory(*map(float, torch.cuda.mem_get_info(place))) for place in range(torch.cuda.device_count())])

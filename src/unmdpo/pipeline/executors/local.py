@@ -12,7 +12,7 @@ import torch
 
 from unmdpo.engine.cost import USABLE
 from unmdpo.errors import OutOfMemory, UnmdpoWarning
-from unmdpo.pipeline.executors.gpus import free_memory, gpu_names
+from unmdpo.pipeline.executors.gpus import gpu_memory, gpu_names
 from unmdpo.pipeline.executors.making import raise_failures, ready_stages, with_microbatch
 from unmdpo.pipeline.executors.ranks import make
 from unmdpo.pipeline.executors.room import Need, Room, Try, need_of
@@ -94,14 +94,14 @@ class _Crew:
         self.failures, self.tries, self._needs = dict[str, str](), dict[str, Try](), dict[str, Need]()
         gpus = gpu_names()
         self._has_gpus, self.workers = bool(gpus), Workers(run, jobs, gpus)
-        self._largest, self.room = float("inf"), Room([float("inf")])
+        self._total, self.room = float("inf"), Room([float("inf")])
 
     def look_around(self) -> None:
         """Finds out how much room there is."""
         if self._has_gpus and self.waiting:
             self.workers.on((0,))  # which gets ready meanwhile
-            free = [USABLE * memory for memory in free_memory(self.workers.context)]
-            self._largest, self.room = max(free), Room(free)
+            memory = gpu_memory(self.workers.context)
+            self._total, self.room = max(gpu.total for gpu in memory), Room([USABLE * gpu.free for gpu in memory])
 
     @property
     def stuck(self) -> bool:
@@ -124,7 +124,7 @@ class _Crew:
     def _need(self, name: str) -> Need:
         if name not in self._needs:
             stage = self.run.stages[name]
-            self._needs[name] = need_of(self.run, stage, self._largest) if self._has_gpus else Need()
+            self._needs[name] = need_of(self.run, stage, self._total) if self._has_gpus else Need()
         return self._needs[name]
 
     def _start(self, name: str, devices: tuple[int, ...], trying: Try) -> None:
