@@ -15,13 +15,12 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from unmdpo.engine.adapters import add_lora
 from unmdpo.engine.cost import (
     SHAPES,
-    checkpoint_activations,
     estimate,
     forward_flops,
     matrix_rate,
     microbatch_tokens,
-    needs_checkpointing,
     pair_lengths,
+    spare_memory,
     training_passes,
 )
 from unmdpo.engine.models import compute_dtype, load_model
@@ -62,7 +61,12 @@ class BenchSettings:
 def bench(settings: BenchSettings) -> Iterator[dict[str, Any]]:
     """Yields one line for the proof, one for scoring and one for training."""
     scorer = PairScorer(_model(settings))
-    _spare_memory(settings, scorer)
+    compute = ComputeSettings(
+        token_budget=settings.token_budget,
+        offload_optimizer=settings.offload_optimizer,
+        activation_checkpointing=settings.checkpointing,
+    )
+    spare_memory(scorer, compute)
     pairs = random_pairs(settings, scorer.model.config.get_text_config().vocab_size)
     started = time.perf_counter()
     proof = asdict(prove(scorer, pairs))
@@ -80,7 +84,7 @@ def bench(settings: BenchSettings) -> Iterator[dict[str, Any]]:
         data,
         ObjectiveChoice(name=settings.objective),
         TrainingSettings(updates=settings.updates + 1, batch=settings.batch),
-        ComputeSettings(token_budget=settings.token_budget, offload_optimizer=settings.offload_optimizer),
+        compute,
     )
     largest = float((_training_log_probs(trainer) - reference[: settings.batch]).abs().max())
     trainer.step()  # warm up
@@ -133,15 +137,6 @@ def _model(settings: BenchSettings) -> PreTrainedModel:
     if settings.lora is not None:
         add_lora(model, AdapterSettings(rank=settings.lora))  # in place
     return model
-
-
-def _spare_memory(settings: BenchSettings, scorer: PairScorer) -> None:
-    wanted = settings.checkpointing
-    if wanted is None:
-        budget, offload = microbatch_tokens(scorer, settings.token_budget), settings.offload_optimizer
-        wanted = needs_checkpointing(scorer.model, budget, offload_optimizer=offload)
-    if wanted:
-        checkpoint_activations(scorer.model)
 
 
 def _line(

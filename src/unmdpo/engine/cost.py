@@ -20,6 +20,7 @@ from unmdpo.engine.models import body, decoder_layers
 from unmdpo.engine.pairs.logprobs import CHUNK, KEPT_SHARE
 from unmdpo.engine.pairs.scorer import GPU_BUDGET, PairScorer
 from unmdpo.engine.ranks import Ranks
+from unmdpo.engine.settings import ComputeSettings
 
 
 def forward_flops(model: PreTrainedModel, lengths: NDArray[np.int32]) -> float:
@@ -259,6 +260,17 @@ def roomy_tokens(model: PreTrainedModel, memory: float, world: int = 1) -> int:
         if estimate(model, tokens, checkpointing=False, world=world, memory=memory).total <= ROOMY * memory
     )
     return next(fitting, GPU_BUDGET)
+
+
+def spare_memory(scorer: PairScorer, compute: ComputeSettings) -> None:
+    """Recomputes activations if the user says so, or if memory requires it."""
+    wanted = compute.activation_checkpointing
+    if wanted is None:
+        tokens, world = microbatch_tokens(scorer, compute.token_budget), Ranks.current().world
+        offload = compute.offload_optimizer
+        wanted = needs_checkpointing(scorer.model, tokens, offload_optimizer=offload, world=world)
+    if wanted:
+        checkpoint_activations(scorer.model)
 
 
 def checkpoint_activations(model: PreTrainedModel) -> None:

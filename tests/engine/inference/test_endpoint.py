@@ -7,8 +7,7 @@ been used), it judges a whole run.
 import json
 import math
 import os
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import ClassVar
 
 import pytest
@@ -16,6 +15,7 @@ from openai.types.chat import ChatCompletion
 from pydantic import TypeAdapter
 
 from tests.worlds.pipeline import recipe, world
+from tests.worlds.servers import served_by
 from unmdpo.catalog.judges import AnyJudge, EndpointSettings
 from unmdpo.data import Message
 from unmdpo.engine.inference.endpoint import PairwiseJudge, Question, candidate_is_first, question_text
@@ -152,12 +152,8 @@ class Canned(BaseHTTPRequestHandler):
 @pytest.fixture
 def server():
     Canned.asked, Canned.patience = [], 10**9
-    with ThreadingHTTPServer(("127.0.0.1", 0), Canned) as opened:
-        thread = threading.Thread(target=opened.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{opened.server_port}/v1"
-        opened.shutdown()
-        thread.join()
+    with served_by(Canned) as place:
+        yield place
 
 
 def test_a_run_asks_only_what_is_left(tmp_path, server):

@@ -7,12 +7,13 @@ import json
 import os
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import ClassVar
 
 import pytest
 
 from tests.worlds.pipeline import recipe, world
+from tests.worlds.servers import served_by
 from unmdpo.errors import UserError
 from unmdpo.files import read_lines
 from unmdpo.pipeline.executors import execute
@@ -69,12 +70,8 @@ class Server(BaseHTTPRequestHandler):
 @pytest.fixture
 def server():
     Server.asked, Server.patience, Server.busy, Server.at_once = [], 10**9, 0, [0, 0]
-    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as opened:
-        thread = threading.Thread(target=opened.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{opened.server_port}/v1"
-        opened.shutdown()
-        thread.join()
+    with served_by(Server) as place:
+        yield place
 
 
 def opened(folder, **changes):

@@ -102,22 +102,24 @@ class Encoder:
         rows = iter(comparisons)
         self._tokenize  # noqa: B018 - settled before threads use it
         with ThreadPoolExecutor(1) as tokenizing:
-            before: tuple[list[Joint], Future[list[list[int]]]] | None = None
+            before: tuple[list[tuple[Joint, Joint]], Future[list[list[int]]]] | None = None
             while chunk := list(islice(rows, CHUNK)):
-                joints = [joint for comparison in chunk for joint in self._joints(comparison)]
-                texts = [text for joint in joints for text in (joint.text, joint.whole(self.template.frame))]
-                after = (joints, tokenizing.submit(self.tokenize, _without_repeats(texts)))
+                pairs = [self._joints(comparison) for comparison in chunk]
+                texts = [text for one, other in pairs for text in (one.prompt, one.whole, other.whole)]
+                after = (pairs, tokenizing.submit(self.tokenize, texts))
                 if before is not None:
                     yield from self._finished(before[0], before[1].result())
                 before = after
             if before is not None:
                 yield from self._finished(before[0], before[1].result())
 
-    def _finished(self, joints: Sequence[Joint], tokens: list[list[int]]) -> Iterator[EncodedPair]:
-        """Pairs of two joints each, from the tokens of each pair's prompt and of the prompt with either response."""
-        responses = self._responses(joints, tokens)
-        for place, prompt in enumerate(tokens[0::3]):
-            chosen, rejected = (self._scored(tokens) for tokens in responses[2 * place : 2 * place + 2])
+    def _finished(self, pairs: Sequence[tuple[Joint, Joint]], tokens: list[list[int]]) -> Iterator[EncodedPair]:
+        """From the tokens of each pair's prompt, and of the prompt with either response."""
+        joints = [joint for pair in pairs for joint in pair]
+        prompts = [prompt for prompt in tokens[0::3] for _ in range(2)]
+        wholes = [whole for both in zip(tokens[1::3], tokens[2::3], strict=True) for whole in both]
+        responses = [self._scored(response) for response in self._responses(joints, prompts, wholes)]
+        for prompt, chosen, rejected in zip(tokens[0::3], responses[0::2], responses[1::2], strict=True):
             yield EncodedPair(
                 prompt=np.array(prompt, dtype=np.int32),
                 chosen=np.array(chosen, dtype=np.int32),
@@ -125,33 +127,35 @@ class Encoder:
                 valid=len(prompt) + max(len(chosen), len(rejected)) <= self.max_length and bool(chosen and rejected),
             )
 
-    def _joints(self, comparison: Comparison) -> list[Joint]:
-        """The prompt as text, and the conversation with either response."""
+    def _joints(self, comparison: Comparison) -> tuple[Joint, Joint]:
+        """The prompt with either response."""
         template, messages = self.template, self.template.messages(comparison.prompt)
         self.counts.update(template.way(comparison.prompt))
         try:
-            text = template.render(messages, prefix=True)
-            return [
-                Joint(text, template.render([*messages, {"role": "assistant", "content": said}], prefix=False), said)
+            prompt = template.render(messages, prefix=True)
+            chosen, rejected = (
+                template.render([*messages, {"role": "assistant", "content": said}], prefix=False)
                 for said in (comparison.chosen, comparison.rejected)
-            ]
+            )
         except UserError as error:
             raise DataError(comparison.source, str(error)) from error
+        return (
+            Joint.of(prompt, chosen, comparison.chosen, template.frame),
+            Joint.of(prompt, rejected, comparison.rejected, template.frame),
+        )
 
-    def _responses(self, joints: Sequence[Joint], tokens: list[list[int]]) -> list[list[int]]:
+    def _responses(
+        self, joints: Sequence[Joint], prompts: list[list[int]], wholes: list[list[int]]
+    ) -> list[list[int]]:
         """The tokens after each prompt. Where the tokens of prompt and response together begin with the prompt's,
         they are the rest; where they do not, the response is tokenized apart, as a policy would write it after those
         of the prompt."""
-        prompts = [tokens[place // 2 * 3] for place in range(len(joints))]
-        wholes = [tokens[place // 2 * 3 + 1 + place % 2] for place in range(len(joints))]
-        texts = [joint.whole(self.template.frame) for joint in joints]
         found = [_after(prompt, whole) for prompt, whole in zip(prompts, wholes, strict=True)]
         apart = [place for place, rest in enumerate(found) if rest is None]
-        rebuilt = sum(text != joint.answered for text, joint in zip(texts, joints, strict=True))
-        self.counts.update({APART: len(apart), REBUILT: rebuilt})
+        self.counts.update({APART: len(apart), REBUILT: sum(joint.rebuilt for joint in joints)})
         alone = self._alone(
             prompts=[prompts[place] for place in apart],
-            tails=[texts[place][len(joints[place].text) :] for place in apart],
+            tails=[joints[place].tail for place in apart],
             wanted=[self._decoded(wholes[place]) for place in apart],
         )
         return [next(alone) if rest is None else rest for rest in found]
@@ -206,11 +210,6 @@ class Encoder:
         own = {*self.tokenizer.all_special_ids, *self.tokenizer.added_tokens_decoder}
         place = next((i for i, token in enumerate(tail) if token in own), None)
         return (None, 0) if place is None else (tail[place], len(tail) - place - 1)
-
-
-def _without_repeats(texts: Sequence[str]) -> list[str]:
-    """Prompt, chosen, rejected of each pair, from prompt and chosen, prompt and rejected."""
-    return [text for place, text in enumerate(texts) if place % 4 != 2]
 
 
 def _after(start: list[int], tokens: list[int]) -> list[int] | None:

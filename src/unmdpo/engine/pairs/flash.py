@@ -81,9 +81,7 @@ def _flash(
 
 
 @_flash.register_fake
-def _(
-    q: Tensor, k: Tensor, v: Tensor, queries: Tensor, keys: Tensor, scale: float, window: int
-) -> tuple[Tensor, Tensor]:
+def _(q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return torch.empty_like(q), q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
 
 
@@ -108,18 +106,7 @@ def _flash_backward(
 
 
 @_flash_backward.register_fake
-def _(
-    gradient: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    made: Tensor,
-    normalizer: Tensor,
-    queries: Tensor,
-    keys: Tensor,
-    scale: float,
-    window: int,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
 
 

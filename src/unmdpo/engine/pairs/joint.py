@@ -9,30 +9,37 @@ OPENED_TAG = re.compile(r"(<[^<>\s/|]+>)\s*\Z")
 
 
 class Joint(NamedTuple):
-    """Where a prompt and a response meet."""
+    prompt: str  # with the generation prefix
+    whole: str  # with the response
+    rebuilt: bool  # not as the template writes it
 
-    text: str  # of the prompt, with the generation prefix
-    answered: str  # the conversation with the response, as the template writes it
-    response: str
+    @classmethod
+    def of(cls, prompt: str, answered: str, response: str, frame: Frame) -> "Joint":
+        """As the template writes the answered conversation, unless that would change the prompt or the response."""
+        whole = (
+            answered if _is_kept(prompt, answered, response) else prompt + frame.around(_unopened(prompt, response))
+        )
+        return cls(prompt, whole, whole != answered)
 
     @property
-    def is_kept(self) -> bool:
-        """Whether the template keeps the prompt as it was, and the response but for its white space. Templates may
-        drop reasoning, or move a system message, once there is an answer."""
-        if not self.answered.startswith(self.text):
-            return False
-        if self.answered.find(self.response.strip(), len(self.text)) >= 0:
-            return True
-        return "".join(self.response.split()) in "".join(self.answered[len(self.text) :].split())
+    def tail(self) -> str:
+        """What follows the prompt."""
+        return self.whole[len(self.prompt) :]
 
-    def whole(self, frame: Frame) -> str:
-        """The prompt with the response: as the template writes it, unless that would change one of them."""
-        return self.answered if self.is_kept else self._rebuilt(frame)
 
-    def _rebuilt(self, frame: Frame) -> str:
-        """The response as it stands; a tag that the prompt ends with, such as `<think>`, is not written twice."""
-        opened = OPENED_TAG.search(self.text)
-        response = self.response
-        if opened is not None and response.lstrip().startswith(opened[1]):
-            response = response.lstrip().removeprefix(opened[1]).lstrip("\n")
-        return self.text + frame.around(response)
+def _is_kept(prompt: str, answered: str, response: str) -> bool:
+    """Whether the template keeps the prompt as it was, and the response but for its white space. Templates may drop
+    reasoning, or move a system message, once there is an answer."""
+    if not answered.startswith(prompt):
+        return False
+    if answered.find(response.strip(), len(prompt)) >= 0:
+        return True
+    return "".join(response.split()) in "".join(answered[len(prompt) :].split())
+
+
+def _unopened(prompt: str, response: str) -> str:
+    """The response without a tag that the prompt ends with, such as `<think>`, which is not written twice."""
+    opened = OPENED_TAG.search(prompt)
+    if opened is not None and response.lstrip().startswith(opened[1]):
+        return response.lstrip().removeprefix(opened[1]).lstrip("\n")
+    return response

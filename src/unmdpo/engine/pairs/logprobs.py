@@ -6,13 +6,13 @@ and are made again. Sums over the vocabulary are float32; on a GPU, logits are r
 """
 
 from collections.abc import Iterator
-from functools import lru_cache
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
+
+from unmdpo.engine.pairs.fused import has_kernels, kernels
 
 CHUNK = 4096  # tokens whose logits are made at once
 KEPT_SHARE = 1 / 16  # of a device's memory, at most, for logits that wait for the backward pass
@@ -121,19 +121,7 @@ def _capped(logits: Tensor, softcap: float | None) -> Tensor:
 
 def _functions(hidden: Tensor) -> tuple[Any, Any]:
     """How to measure and to differentiate: with kernels of our own on a GPU."""
-    return (fused().measure, fused().differentiate) if has_kernels(hidden) else (_measure, _differentiate)
-
-
-def has_kernels(values: Tensor) -> bool:
-    """Whether there are kernels of our own for such values."""
-    return values.device.type == "cuda" and values.dtype != torch.float64 and find_spec("triton") is not None
-
-
-@lru_cache(maxsize=1)
-def fused() -> Any:
-    from unmdpo.engine.pairs import kernels  # noqa: PLC0415 - only where there is Triton
-
-    return kernels
+    return (kernels().measure, kernels().differentiate) if has_kernels(hidden) else (_measure, _differentiate)
 
 
 def _wide(values: Tensor) -> torch.dtype:

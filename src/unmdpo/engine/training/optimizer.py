@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.optim.adamw import adamw
 
-from unmdpo.engine.pairs.logprobs import fused, has_kernels
+from unmdpo.engine.pairs.fused import has_kernels, kernels
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -146,7 +146,7 @@ def _adder(master: nn.Parameter) -> Callable[[Tensor], None]:
         if master.grad is None:
             master.grad = parameter.grad.float()
         elif has_kernels(master) and master.grad.is_contiguous() and parameter.grad.is_contiguous():
-            fused().accumulate(master.grad, parameter.grad)
+            kernels().accumulate(master.grad, parameter.grad)
         else:
             master.grad += parameter.grad
         parameter.grad = None

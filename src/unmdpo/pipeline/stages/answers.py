@@ -50,12 +50,9 @@ def generation(graph: Graph, candidate: str, panel_name: str) -> Stage[AnswerSet
     evaluation, model = graph.recipe.evaluation, graph.recipe.model
     assert evaluation is not None
     inputs: dict[str, Stage[Any]] = {"panel": panel(graph, panel_name), **converted_model(graph, model)}
-    answers, server = evaluation.answers.get(candidate), None  # type: Any, Any
-    if isinstance(answers, Endpoint):
-        answers, server = None, answers
-    elif answers is None and evaluation.generator is not None:
-        chosen = evaluation.generator
-        server = chosen.naming(candidate) if isinstance(chosen, Endpoint) else chosen
+    given = evaluation.answers.get(candidate)
+    answers = given if isinstance(given, str) else None
+    server = evaluation.generator if given is None else given if isinstance(given, Endpoint) else None
     if candidate in graph.recipe.policies and candidate not in evaluation.answers:
         inputs["policy"] = policy(graph, candidate)
     settings = AnswerSettings(
@@ -65,7 +62,8 @@ def generation(graph: Graph, candidate: str, panel_name: str) -> Stage[AnswerSet
         files=graph.files([answers]),
     )
     if server is not None:
-        settings = ServedSettings(**dict(settings), server=server)
+        named = server.naming(candidate) if isinstance(server, Endpoint) else server
+        settings = ServedSettings(**dict(settings), server=named)
     return graph.stage(GENERATION_STAGE, settings, inputs, GENERATION_STAGE.called(candidate, panel_name))
 
 

@@ -9,18 +9,12 @@ import torch
 from torch import Tensor
 
 from unmdpo.engine.adapters import add_lora
-from unmdpo.engine.cost import (
-    checkpoint_activations,
-    forward_flops,
-    microbatch_tokens,
-    needs_checkpointing,
-    training_passes,
-)
+from unmdpo.engine.cost import forward_flops, spare_memory, training_passes
 from unmdpo.engine.models import compute_dtype, load_in_four_bits, load_model
 from unmdpo.engine.pairs.encode import EncodedPairs
 from unmdpo.engine.pairs.scorer import PairScorer, compile_layers
 from unmdpo.engine.ranks import Ranks, local_device
-from unmdpo.engine.settings import AdapterSettings, ComputeSettings, ModelSource, ObjectiveChoice, TrainingSettings
+from unmdpo.engine.settings import AdapterSettings, ModelSource, ObjectiveChoice, TrainingSettings
 from unmdpo.engine.sharding import empty_model, fill, shard
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.loop import LoopSettings, train
@@ -76,7 +70,7 @@ def train_in(
     if adapted is None and getattr(scorer.model, "hf_quantizer", None) is not None:
         raise UserError(f"'{model.path}' is quantized: train an adapter beside it, or its unquantized weights")
     proof = prove_in(job, scorer)
-    _spare_memory(scorer, job.compute)
+    spare_memory(scorer, job.compute)
     passes = training_passes(scorer.model, adaptive=objective.objective.adaptive)
     flops = passes * forward_flops(scorer.model, data.pairs.valid_lengths)
     trainer = Trainer(ready(scorer), data, objective, settings, job.compute, scale)
@@ -127,16 +121,6 @@ def ready(scorer: PairScorer) -> PairScorer:
     if scorer.device.type == "cuda":
         compile_layers(scorer)
     return scorer
-
-
-def _spare_memory(scorer: PairScorer, compute: ComputeSettings) -> None:
-    wanted = compute.activation_checkpointing
-    if wanted is None:
-        budget = microbatch_tokens(scorer, compute.token_budget)
-        world = Ranks.current().world
-        wanted = needs_checkpointing(scorer.model, budget, offload_optimizer=compute.offload_optimizer, world=world)
-    if wanted:
-        checkpoint_activations(scorer.model)
 
 
 def with_beta(choice: ObjectiveChoice, beta: float, pairs: EncodedPairs) -> ObjectiveChoice:
