@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from unmdpo.forks import fork_server
+
 if TYPE_CHECKING:
     from unmdpo.pipeline.run import Run
 
@@ -45,12 +47,19 @@ def run(
     executor: Annotated[Executor, typer.Option(help="Where stages run.")] = Executor.local,
 ) -> None:
     """Run a recipe; finished stages are not run again. Inside a torchrun job, its ranks share the models."""
+    from unmdpo.recipe import load_recipe
+
+    described = load_recipe(recipe, overrides or [])
+    if jobs != 1 and executor is Executor.local and "RANK" not in os.environ:
+        fork_server()  # it imports what stages need while this process does
     from unmdpo.cli.progress import shown_progress
     from unmdpo.pipeline.accounting import account
     from unmdpo.pipeline.executors import execute
     from unmdpo.pipeline.executors.local import default_jobs, most_ranks
+    from unmdpo.pipeline.run import open_run
+    from unmdpo.pipeline.store import Store
 
-    run = opened(recipe, overrides, store)
+    run = open_run(described, Store(store))
     with shown_progress(len(run.wanted(until, only))) as view:
         execute(
             run,

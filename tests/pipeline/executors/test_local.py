@@ -10,7 +10,8 @@ from safetensors.torch import load_file
 from tests.worlds.pipeline import events, judged_by, problems, recipe
 from tests.worlds.rows import preference
 from unmdpo.errors import UnmdpoWarning, UserError
-from unmdpo.pipeline.executors import execute
+from unmdpo.pipeline.executors import execute, local
+from unmdpo.pipeline.executors.gpus import Memory
 from unmdpo.pipeline.run import open_run
 from unmdpo.pipeline.store import Store
 from unmdpo.pipeline.view import Lines
@@ -121,3 +122,24 @@ def test_warnings_of_a_stage_s_process_are_passed_on(folder, tmp_path):
     run = open_run(recipe(folder, data=data), Store(tmp_path / "store"))
     with pytest.warns(UnmdpoWarning, match="1 of 200 rows is bad, and skipped"):
         execute(run, until="encoded", jobs=2)
+
+
+def test_workers_start_from_nothing_where_no_fork_can_use_the_gpus(folder, tmp_path, monkeypatch):
+    asked = []
+
+    def memory(context):
+        asked.append(context.get_start_method())
+        return None if asked[-1] == "forkserver" else [Memory(1e12, 1e12)]
+
+    monkeypatch.setattr(local, "gpu_names", lambda: ["0"])
+    monkeypatch.setattr(local, "gpu_memory", memory)
+    run = execute(open_run(recipe(folder), Store(tmp_path / "store")), until="encoded", jobs=2)
+    assert asked == ["forkserver", "spawn"]
+    assert run.find(run.stages["encoded"]) is not None
+
+
+def test_gpus_that_never_answer_are_told(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(local, "gpu_names", lambda: ["0"])
+    monkeypatch.setattr(local, "gpu_memory", lambda _: None)
+    with pytest.raises(UserError, match="do not answer"):
+        execute(open_run(recipe(folder), Store(tmp_path / "store")), until="encoded", jobs=2)

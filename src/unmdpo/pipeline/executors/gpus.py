@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 import torch
 
-from unmdpo.errors import UserError
-
 
 def gpu_names() -> list[str]:
     """As `CUDA_VISIBLE_DEVICES` names them; none without GPUs."""
@@ -23,19 +21,25 @@ class Memory(NamedTuple):
     total: float
 
 
-def gpu_memory(context: multiprocessing.context.BaseContext) -> list[Memory]:
-    """What each GPU has."""
+def gpu_memory(context: multiprocessing.context.BaseContext) -> list[Memory] | None:
+    """What each GPU has; nothing if a process of this context cannot use them."""
     asked, answer = context.Pipe(duplex=False)
     process = context.Process(target=_answer, args=(answer,))  # type: ignore[attr-defined]
     process.start()
     answer.close()
     try:
-        return list(asked.recv())
-    except EOFError as error:
-        raise UserError("the GPUs do not answer; `nvidia-smi` may say why") from error
+        said: list[Memory] | None = asked.recv()
+    except EOFError:  # it died
+        return None
+    else:
+        return said
     finally:
         process.join()
 
 
 def _answer(asked: Connection) -> None:
-    asked.send([Memory(*map(float, torch.cuda.mem_get_info(place))) for place in range(torch.cuda.device_count())])
+    try:
+        memory = [Memory(*map(float, torch.cuda.mem_get_info(place))) for place in range(torch.cuda.device_count())]
+    except RuntimeError:  # CUDA's errors, and torch's in a fork of a process that has asked about GPUs
+        memory = None
+    asked.send(memory)

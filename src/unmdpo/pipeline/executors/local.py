@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from unmdpo.engine.cost import USABLE
-from unmdpo.errors import OutOfMemory, UnmdpoWarning
+from unmdpo.errors import OutOfMemory, UnmdpoWarning, UserError
 from unmdpo.pipeline.executors.gpus import gpu_memory, gpu_names
 from unmdpo.pipeline.executors.making import raise_failures, ready_stages, with_microbatch
 from unmdpo.pipeline.executors.ranks import make
@@ -99,8 +99,13 @@ class _Crew:
     def look_around(self) -> None:
         """Finds out how much room there is."""
         if self._has_gpus and self.waiting:
-            self.workers.on((0,))  # which gets ready meanwhile
             memory = gpu_memory(self.workers.context)
+            if memory is None:  # perhaps only no fork can use them
+                self.workers.start_from_nothing()
+                self.workers.on((0,))  # which gets ready meanwhile
+                memory = gpu_memory(self.workers.context)
+            if memory is None:
+                raise UserError("the GPUs do not answer; `nvidia-smi` may say why")
             self._total, self.room = max(gpu.total for gpu in memory), Room([USABLE * gpu.free for gpu in memory])
 
     @property

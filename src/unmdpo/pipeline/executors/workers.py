@@ -1,8 +1,8 @@
 """Processes that do one stage after another, and so keep what they have imported and compiled. One whose stage failed
 is not used again.
 
-They are forked from a server. Without GPUs, it has imported everything heavy once. With GPUs it imports nothing, since
-some libraries ask about GPUs when they are imported, and then a fork of the process cannot use them.
+They are forked from a server that has imported everything heavy. Some libraries ask about GPUs when they are imported,
+and then no fork of the server can use them: workers are started from nothing there, which takes longer.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext
+from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -24,6 +24,7 @@ import torch
 
 from unmdpo.catalog.code import Code, call_with
 from unmdpo.errors import OutOfMemory, Stopped, UnmdpoWarning, UserError, stop
+from unmdpo.forks import fork_server
 from unmdpo.pipeline.executors.making import with_microbatch
 from unmdpo.pipeline.executors.ranks import make
 from unmdpo.pipeline.run import Run, open_run
@@ -68,12 +69,15 @@ class Worker:
 
 class Workers:
     def __init__(self, run: Run, jobs: int, gpus: Sequence[str]) -> None:
-        self.context: ForkServerContext = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload([] if gpus else ["unmdpo.pipeline.executors.workers"])
+        self.context: ForkServerContext | SpawnContext = fork_server()
         self._messages, self._gpus, self.all = self.context.Queue(), gpus, list[Worker]()
         self._described = (run.recipe.model_dump_json(), str(run.store.root))
         at_once = min(jobs, 2 * len(gpus)) if gpus else jobs  # on a GPU, seldom more need their cores
         self._threads = max(1, len(os.sched_getaffinity(0)) // at_once)
+
+    def start_from_nothing(self) -> None:
+        """From now on."""
+        self.context = multiprocessing.get_context("spawn")
 
     @property
     def busy(self) -> list[Worker]:

@@ -1,0 +1,49 @@
+"""The server that workers are forked from: it has imported everything heavy once, so a new worker starts at once."""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext
+
+WORKERS = "unmdpo.pipeline.executors.workers"
+# `torch.cuda.is_available()` then asks the driver's monitor: no fork could use a GPU after the driver itself was asked
+HARMLESS = "PYTORCH_NVML_BASED_CUDA_CHECK"
+
+
+def fork_server() -> ForkServerContext:
+    """The server, started if need be. It imports while the caller goes on."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([WORKERS])
+    with _asking_harmlessly(), _deaf_to_interrupts():
+        forkserver.ensure_running()
+    return context
+
+
+@contextlib.contextmanager
+def _asking_harmlessly() -> Iterator[None]:
+    before = os.environ.get(HARMLESS)
+    os.environ[HARMLESS] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[HARMLESS]
+        else:
+            os.environ[HARMLESS] = before
+
+
+@contextlib.contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Ctrl-C reaches every process of a terminal; those born here leave it to the command, which stops them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may say what signals do
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
