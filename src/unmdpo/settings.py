@@ -15,6 +15,12 @@ from unmdpo.errors import UserError, did_you_mean
 SEED = 42
 
 
+def _distinct(seeds: tuple[int, ...]) -> tuple[int, ...]:
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"each seed counts once: {list(seeds)}")
+    return seeds
+
+
 def _as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
@@ -30,6 +36,7 @@ Positive = Annotated[float, Field(gt=0)]
 Nonnegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Shares = Annotated[tuple[Share, Share], BeforeValidator(_as_tuple)]
+Seeds = Annotated[tuple[int, ...], BeforeValidator(_as_tuple), AfterValidator(_distinct)]
 Triple = Annotated[tuple[float, float, float], BeforeValidator(_as_tuple)]  # a value and its interval
 Count = Annotated[int, Field(ge=1)]
 Thresholds = Annotated[tuple[float, ...] | None, BeforeValidator(_as_tuple)]

@@ -82,7 +82,7 @@ def test_domains_are_compared_on_their_own_prompts():
 def outcome(reward, length):
     from unmdpo.stats.evaluation import Estimate
 
-    return Outcome(10, 5, 0, 5, Estimate(50, 40, 60), Estimate(reward, 0, 1), Estimate(length, 1, 1.3))
+    return Outcome(10, 5, 0, 5, Estimate(50, 40, 60), Estimate(reward, 0, 1), Estimate(length, 1, 1.3), 0.5, 0.5)
 
 
 def test_the_selection_rule():

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unmdpo.cli.run import HERE, Overrides, RecipeArgument, StoreOption, opened, show_summary
+from unmdpo.cli.run import HERE, Overrides, RecipeArgument, StoreOption, opened, show_outcomes
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -149,16 +149,18 @@ def gc(
 
 def compare(
     recipe: RecipeArgument,
-    candidate: Annotated[str, typer.Argument(help="A policy of the recipe, or initial.")],
+    candidate: Annotated[str, typer.Argument(help="A policy of the recipe, one training of it (dpo@17), or initial.")],
     opponent: Annotated[str, typer.Argument(help="The policy to compare it with.")],
     store: StoreOption = HERE,
 ) -> None:
     """Compare two policies directly, on every panel."""
     run = opened(recipe, [], store)
-    panels = run.recipe.evaluation.answered if run.recipe.evaluation is not None else []
-    for panel in panels:
-        outcome = run.compare(candidate, opponent, panel).to_dict()
-        show_summary({panel: {"prompts": outcome["prompts"], "against": {opponent: {candidate: outcome}}}})
+    evaluation = run.recipe.evaluation
+    for panel in [] if evaluation is None else evaluation.answered:
+        for judge in [] if evaluation is None else evaluation.all_judges:
+            outcome, more = run.compare_all(candidate, opponent, panel, judge)
+            title = f"{panel}: {outcome.prompts} prompts, against {opponent}{f', by {judge}' if judge else ''}"
+            show_outcomes(title, {candidate: outcome.to_dict() | more})
 
 
 def scale(

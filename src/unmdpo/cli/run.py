@@ -82,21 +82,39 @@ def run(
 
 def show_summary(summary: dict[str, Any]) -> None:
     from rich.console import Console
-    from rich.table import Table
+
+    from unmdpo.pipeline.told import remarks, tables_of
 
     console = Console()
-    for name, panel in summary.items():
-        for opponent, outcomes in panel["against"].items():
-            title = f"{name}: {panel['prompts']} prompts, against {opponent}"
-            table = Table("policy", "win %", "ΔR", "L/L_D", title=title, box=None, pad_edge=False)
-            for policy, outcome in outcomes.items():
-                table.add_row(
-                    policy,
-                    _cell(outcome["win_rate"], 2),
-                    _cell(outcome["reward_difference"], 3),
-                    f"{outcome['length_ratio']['value']:.3f}",
-                )
-            console.print(table)
+    for panel, report in summary.items():
+        for judge, tables in tables_of(report).items():
+            for opponent, outcomes in tables["against"].items():
+                by = f", by {judge}" if judge else ""
+                show_outcomes(f"{panel}: {report['prompts']} prompts, against {opponent}{by}", outcomes)
+        for remark in remarks(report):
+            console.print(f"{panel}: {remark}", markup=False, highlight=False)
+
+
+def show_outcomes(title: str, outcomes: dict[str, Any]) -> None:
+    """One table; where there are several seeds, each below their mean."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("policy", "win %", "at equal length", "ΔR", "L/L_D", title=title, box=None, pad_edge=False)
+    corrected = all("holm_win_rate" in outcome for outcome in outcomes.values())
+    table.add_column("p, Holm" if corrected else "p")
+    for policy, outcome in outcomes.items():
+        p = outcome["holm_win_rate" if corrected else "p_win_rate"]
+        adjusted = "" if outcome["length_adjusted"] is None else _cell(outcome["length_adjusted"], 1)
+        table.add_row(policy, *_cells(outcome, adjusted), f"{p:.3f}" if p >= 0.001 else "< 0.001")
+        for seed, one in outcome["seeds"].items():
+            table.add_row(f"  seed {seed}", *_cells(one, ""), "")
+    Console().print(table)
+
+
+def _cells(outcome: dict[str, Any], adjusted: str) -> list[str]:
+    rate, reward = _cell(outcome["win_rate"], 2), _cell(outcome["reward_difference"], 3)
+    return [rate, adjusted, reward, f"{outcome['length_ratio']['value']:.3f}"]
 
 
 def _cell(estimate: dict[str, float], digits: int) -> str:

@@ -4,13 +4,14 @@ Stages save and load through these definitions; file names appear nowhere else.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -90,6 +91,15 @@ class Evidence(NamedTuple):
 
     def of(self, length_normalized: bool) -> Tensor:
         return self.evidence_ln if length_normalized else self.evidence
+
+    @classmethod
+    def mean(cls, seeds: Sequence["Evidence"]) -> "Evidence":
+        """Over pilots trained with several seeds."""
+        first = seeds[0]
+        if len(seeds) == 1:
+            return first
+        evidence, normalized = (torch.stack([one.of(way) for one in seeds]).mean(dim=0) for way in (False, True))
+        return first._replace(evidence=evidence, evidence_ln=normalized)
 
 
 class ScaleTable(NamedTuple):

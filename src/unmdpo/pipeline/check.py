@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from unmdpo.catalog.judges import kind_of
+from unmdpo.catalog.judges import JudgeSettings, kind_of
 from unmdpo.data import Message
 from unmdpo.engine.models import check_reachable
 from unmdpo.engine.pairs.encode import Encoder
@@ -15,7 +15,7 @@ from unmdpo.pipeline.stages import KINDS
 from unmdpo.pipeline.stages.evaluation import JUDGEMENT_STAGE
 from unmdpo.recipe import Recipe
 
-JUDGE = "evaluation.judge."
+JUDGE = "evaluation.judge"
 
 
 def check_outside(run: Run, wanted: Sequence[str]) -> None:
@@ -38,9 +38,15 @@ def check_ranks(recipe: Recipe) -> None:
     for name in recipe.compute.ranks_of:
         if name not in shared:
             raise UserError(f"compute.ranks_of: no stages of kind '{name}' have ranks; {did_you_mean(name, shared)}")
-    judge = None if recipe.evaluation is None else kind_of(recipe.evaluation.judge)
-    if judge is not None and judge.model is None and recipe.compute.ranks_of.get(JUDGEMENT_STAGE.name, 1) > 1:
-        raise UserError(f"a judge of kind '{judge.name}' is asked by one process: leave judgement out of ranks_of")
+    for judge in map(kind_of, judges(recipe).values()):
+        if judge.model is None and recipe.compute.ranks_of.get(JUDGEMENT_STAGE.name, 1) > 1:
+            raise UserError(f"a judge of kind '{judge.name}' is asked by one process: leave judgement out of ranks_of")
+
+
+def judges(recipe: Recipe) -> dict[str, JudgeSettings]:
+    """Key in the recipe → judge."""
+    named = {} if recipe.evaluation is None else recipe.evaluation.all_judges
+    return {f"{JUDGE}s.{name}" if name else JUDGE: judge for name, judge in named.items()}
 
 
 def check_model(source: ModelSource) -> None:
@@ -51,16 +57,18 @@ def check_model(source: ModelSource) -> None:
 
 
 def check_judge(recipe: Recipe) -> None:
-    if recipe.evaluation is not None:
-        check = kind_of(recipe.evaluation.judge).check
+    for judge in judges(recipe).values():
+        check = kind_of(judge).check
         if check is not None:
-            check(recipe.evaluation.judge)
+            check(judge)
 
 
 def check_judge_code(recipe: Recipe) -> None:
     """Checks only judges that need no model, so planning works without a network."""
-    if recipe.evaluation is not None and kind_of(recipe.evaluation.judge).model is None:
-        check_judge(recipe)
+    for judge in judges(recipe).values():
+        kind = kind_of(judge)
+        if kind.model is None and kind.check is not None:
+            kind.check(judge)
 
 
 def missing_places(recipe: Recipe) -> dict[str, str]:
@@ -70,10 +78,11 @@ def missing_places(recipe: Recipe) -> dict[str, str]:
     data["data.validation.path"] = recipe.data.validation.path
     if recipe.pilots.model is not None:
         models["pilots.model.path"] = recipe.pilots.model.path
-    if recipe.evaluation is not None:
-        kind = kind_of(recipe.evaluation.judge)
+    for key, judge in judges(recipe).items():
+        kind = kind_of(judge)
         if kind.model is not None:
-            models[f"{JUDGE}{kind.key}"] = kind.model(recipe.evaluation.judge).path
+            models[f"{key}.{kind.key}"] = kind.model(judge).path
+    if recipe.evaluation is not None:
         for name, panel in recipe.evaluation.panels.items():
             data[f"evaluation.panels.{name}.path"] = panel.path
         for name, path in recipe.evaluation.answers.items():

@@ -12,20 +12,33 @@ from typing import Any
 from unmdpo.data import Comparison
 from unmdpo.errors import UserError, did_you_mean
 from unmdpo.files import write_json, write_text
-from unmdpo.pipeline.artifacts import COMPARISONS, GENERATIONS, MODEL, PANEL, SCORES, SUMMARY, Panel
+from unmdpo.pipeline.artifacts import (
+    COMPARISONS,
+    EVIDENCE,
+    GENERATIONS,
+    MODEL,
+    PANEL,
+    SCORES,
+    SUMMARY,
+    Evidence,
+    Panel,
+)
 from unmdpo.pipeline.fingerprint import Fingerprints
 from unmdpo.pipeline.fitted import FittedScale
 from unmdpo.pipeline.stage import CONVERTED, Job, Kind, Notes, Stage
 from unmdpo.pipeline.stages import build
 from unmdpo.pipeline.stages.answers import GENERATION_STAGE
 from unmdpo.pipeline.stages.data import COMPARISONS_STAGE, PANEL_STAGE
-from unmdpo.pipeline.stages.evaluation import JUDGEMENT_STAGE, SUMMARY_STAGE, judged
+from unmdpo.pipeline.stages.evaluation import judged, judgement_name
+from unmdpo.pipeline.stages.pilots import OOF_STAGE
 from unmdpo.pipeline.stages.policies import POLICY_STAGE
 from unmdpo.pipeline.stages.scales import SCALE_STAGE
+from unmdpo.pipeline.stages.summary import SUMMARY_STAGE, compare_runs
 from unmdpo.pipeline.store import Artifact, Store
 from unmdpo.recipe import Recipe
+from unmdpo.recipe.seeds import Trained
 from unmdpo.settings import Strict
-from unmdpo.stats.evaluation import Outcome, Resamples, compare
+from unmdpo.stats.evaluation import Outcome, Resamples
 
 RECORD, RECIPE = "run.json", "recipe.yaml"
 
@@ -100,35 +113,69 @@ class Run:
                 model = model.located(str(MODEL.load(inputs[CONVERTED])))
         return FittedScale(name, artifact, self.artifact(COMPARISONS_STAGE.name), model)
 
+    def evidence(self, scale: str) -> list[Evidence]:
+        """The out-of-fold values that a scale was fitted to, one for each seed of the pilots; none without pilots."""
+        stage = self.stages[SCALE_STAGE.called(scale)]
+        found = [self.find(needed) for needed in stage.inputs.values() if needed.kind is OOF_STAGE]
+        return [EVIDENCE.load(artifact) for artifact in found if artifact is not None]
+
     def table(self) -> list[dict[str, Any]]:
-        """One row per panel, opponent and policy: the main numbers with their intervals."""
+        """One row per panel, judge, opponent and policy: the main numbers with their intervals, over all seeds; and,
+        where there are several, one row for each `seed`."""
         rows = []
         for panel, report in self.summary.items():
-            for opponent, outcomes in report["against"].items():
-                for policy, outcome in outcomes.items():
-                    row = {"panel": panel, "against": opponent, "policy": policy}
-                    for name in ("win_rate", "reward_difference", "length_ratio"):
-                        row |= {name: outcome[name]["value"]}
-                        row |= {f"{name}_{end}": outcome[name][end] for end in ("low", "high")}
-                    rows.append(row)
+            for judge, tables in (report["judges"] or {"": report}).items():
+                for opponent, outcomes in tables["against"].items():
+                    for policy, outcome in outcomes.items():
+                        start = {"panel": panel, "judge": judge, "against": opponent, "policy": policy}
+                        for seed, one in {None: outcome, **outcome["seeds"]}.items():
+                            rows.append(start | {"seed": seed} | _numbers(one))
         return rows
 
-    def generations(self, policy: str, panel: str) -> list[dict[str, Any]]:
-        """A policy's answers on a panel, with the judge's scores."""
+    @property
+    def main_judge(self) -> str:
+        """The judge that selects."""
+        assert self.recipe.evaluation is not None
+        return next(iter(self.recipe.evaluation.all_judges))
+
+    def generations(self, policy: str, panel: str, judge: str | None = None) -> list[dict[str, Any]]:
+        """A policy's answers on a panel, with a judge's scores; of one training, `dpo@17`, if it has several."""
         answers = GENERATIONS.load(self.artifact(GENERATION_STAGE.called(policy, panel)))
-        scores = SCORES.load(self.artifact(JUDGEMENT_STAGE.called(policy, panel)))
+        scores = SCORES.load(self.artifact(judgement_name(policy, panel, self.main_judge if judge is None else judge)))
         return [
             {"prompt": prompt, "text": row["text"], "score": score["score"], "finished": row["finished"]}
             for prompt, row, score in zip(self.panel(panel).prompts, answers, scores, strict=True)
         ]
 
-    def compare(self, candidate: str, opponent: str, panel: str) -> Outcome:
-        """Compares any two policies directly, on the same prompts and resamples as the summary."""
-        prompts = self.panel(panel)
-        ours, theirs = (
-            judged(self.artifact(JUDGEMENT_STAGE.called(policy, panel)), prompts) for policy in (candidate, opponent)
-        )
-        return compare(ours, theirs, Resamples.draw(len(prompts), self.recipe.seed))
+    def compare(self, candidate: str, opponent: str, panel: str, judge: str | None = None) -> Outcome:
+        """Compares any two policies directly, on the same prompts and resamples as the summary: over all their seeds,
+        or one training, such as `dpo@17`."""
+        return self.compare_all(candidate, opponent, panel, judge)[0]
+
+    def compare_all(
+        self, candidate: str, opponent: str, panel: str, judge: str | None = None
+    ) -> tuple[Outcome, dict[str, Any]]:
+        """The same with each seed and the win rate at equal length."""
+        judge = self.main_judge if judge is None else judge
+        prompts, sides = self.panel(panel), (self._trainings(candidate), self._trainings(opponent))
+        known = {
+            training.name: judged(self.artifact(judgement_name(training.name, panel, judge)), prompts)
+            for side in sides
+            for training in side
+        }
+        try:
+            return compare_runs(known, *sides, Resamples.draw(len(prompts), self.recipe.seed))
+        except ValueError as error:
+            raise UserError(f"{candidate} and {opponent}: {error}") from error
+
+    def _trainings(self, candidate: str) -> list[Trained]:
+        runs = self.recipe.runs
+        if candidate in runs:
+            return runs[candidate]
+        single = {training.name: [training] for trainings in runs.values() for training in trainings}
+        if candidate not in single:
+            raise UserError(f"'{candidate}' is not a policy; {did_you_mean(candidate, [*runs, *single])}")
+        return single[candidate]
 
     def record(self) -> None:
         """Writes down which artifacts belong to the run, for people and for `verify`."""
@@ -176,6 +223,15 @@ class Run:
             if any(needed.name in affected for needed in stage.inputs.values()):
                 affected.add(name)
         return [name for name in self.stages if name in affected]
+
+
+def _numbers(outcome: Mapping[str, Any]) -> dict[str, float]:
+    """Values with their ends, side by side."""
+    row = dict[str, float]()
+    for name in ("win_rate", "reward_difference", "length_ratio"):
+        row[name] = outcome[name]["value"]
+        row |= {f"{name}_{end}": outcome[name][end] for end in ("low", "high")}
+    return row | {name: outcome[name] for name in outcome if name.startswith(("p_", "holm_"))}
 
 
 def ranks_of(run: Run, stage: Stage[Any]) -> int:

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from unmdpo.catalog.objectives import BETA, INITIAL, OBJECTIVES
 from unmdpo.engine.settings import ComputeSettings, ModelSource, TrainingSettings
 from unmdpo.errors import UserError
+from unmdpo.recipe.seeds import Trained, paired, seeded
 from unmdpo.recipe.settings import (
     DataRecipe,
     EvaluationRecipe,
@@ -51,6 +52,30 @@ class Recipe(Strict):
         """Training settings for policies, with the recipe's seed if training has none."""
         seed = self.seed if self.training.seed is None else self.training.seed
         return self.training.model_copy(update={"seed": seed})
+
+    @property
+    def trained(self) -> dict[str, PolicyRecipe]:
+        """Every training of a policy: `dpo`, or `dpo@42` and `dpo@17` if it has seeds."""
+        every = () if self.evaluation is None else self.evaluation.seeds
+        runs = dict[str, PolicyRecipe]()
+        for name, policy in self.policies.items():
+            seeds = policy.seeds or (every if policy.training.seed is None else ())
+            for seed in seeds:
+                training = policy.training.model_copy(update={"seed": seed})
+                runs[seeded(name, seed)] = policy.model_copy(update={"seeds": (), "training": training})
+            if not seeds:
+                runs[name] = policy
+        return runs
+
+    @property
+    def runs(self) -> dict[str, list[Trained]]:
+        """Candidate → its trainings; one without a seed, if its answers were made elsewhere."""
+        brought = {} if self.evaluation is None else self.evaluation.answers
+        runs = dict[str, list[Trained]]()
+        for name, policy in self.trained.items():
+            seed = self.seeded_training.seed if policy.training.seed is None else policy.training.seed
+            runs.setdefault(name.partition("@")[0], []).append(Trained(seed, name))
+        return runs | {name: [Trained(None, name)] for name in [*brought, INITIAL]}
 
     def to_yaml(self) -> str:
         return as_yaml(self.model_dump(mode="json"))
@@ -104,12 +129,30 @@ class Recipe(Strict):
         among(self.candidates, baseline, ("evaluation", "baseline"), f"'{baseline}' is not a policy")
         for opponent in self.evaluation.opponents:
             among(self.candidates, opponent, ("evaluation", "opponents"), f"'{opponent}' is not a policy")
+        self._check_seeds(self.evaluation)
         for panel, numbers in self.evaluation.published.items():
             self._check_published(self.evaluation, panel, numbers)
         if all(panel.apart for panel in self.evaluation.panels.values()):
             raise error_at(("evaluation", "panels"), "every panel is kept apart; at least one should be answered")
         self._check_panels(self.evaluation)
         return self
+
+    def _check_seeds(self, evaluation: EvaluationRecipe) -> None:
+        for opponent in evaluation.all_opponents:
+            for candidate in self.candidates:
+                try:
+                    paired(self.runs[candidate], self.runs[opponent])
+                except ValueError as error:
+                    raise error_at(
+                        ("policies", candidate, "seeds"), f"it is compared with '{opponent}', where {error}"
+                    ) from error
+
+    def baseline_of(self, training: str) -> str:
+        """The training of the baseline that a judge of pairs sees beside this one: of the same seed, or the first."""
+        assert self.evaluation is not None
+        ours = next(trainings for trainings in self.runs.values() for each in trainings if each.name == training)
+        pairs = paired(ours, self.runs[self.evaluation.baseline])
+        return next(pair.theirs for pair in pairs if pair.ours == training)
 
     @property
     def candidates(self) -> list[str]:

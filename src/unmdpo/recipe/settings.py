@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from unmdpo.catalog.endpoints import Endpoint, Vllm
 from unmdpo.catalog.estimators import ESTIMATORS, EstimatorSettings
-from unmdpo.catalog.judges import AnyJudge
+from unmdpo.catalog.judges import AnyJudge, JudgeSettings
 from unmdpo.catalog.objectives import INITIAL, OBJECTIVES
 from unmdpo.data.bad import A_FEW, BadRowLimit
 from unmdpo.data.columns import TARGETS
@@ -29,7 +29,19 @@ from unmdpo.engine.settings import (
 )
 from unmdpo.errors import UserError
 from unmdpo.placement import Placement
-from unmdpo.settings import SEED, Count, Name, Nonnegative, Positive, Strict, Triple, among, error_at, names_only
+from unmdpo.settings import (
+    SEED,
+    Count,
+    Name,
+    Nonnegative,
+    Positive,
+    Seeds,
+    Strict,
+    Triple,
+    among,
+    error_at,
+    names_only,
+)
 
 
 def _names_of(table: dict[str, Any], *others: str) -> Any:
@@ -142,6 +154,15 @@ class PilotsRecipe(DefaultBudget, TrainingOverrides):
     fold_seed: int = FOLD_SEED
     objective: ObjectiveName = "fixed-margin"
     model: ModelSource | None = Field(None, description="a cheaper model for pilots and the scale's features")
+    seeds: Seeds = Field(
+        (), description="train all pilots once with each; scales are fitted to the mean of their values"
+    )
+
+    @model_validator(mode="after")
+    def _one_way_to_say_seeds(self) -> Self:
+        if self.seeds and self.seed is not None:
+            raise ValueError("give pilots.seeds or pilots.seed, not both")
+        return self
 
 
 class ScaleRecipe(Strict):
@@ -182,6 +203,13 @@ class PolicyRecipe(Strict):
     scale: str | None = Field(None, description="the name of one of the recipe's scales")
     settings: dict[str, Any] = Field({}, description="the objective's settings, such as beta or tau")
     training: TrainingOverrides = TrainingOverrides()
+    seeds: Seeds = Field((), description="train it once with each; tables show means over them, and each of them")
+
+    @model_validator(mode="after")
+    def _one_way_to_say_seeds(self) -> Self:
+        if self.seeds and self.training.seed is not None:
+            raise ValueError("give seeds or training.seed, not both")
+        return self
 
     @property
     def choice(self) -> ObjectiveChoice:
@@ -218,7 +246,12 @@ class PublishedRecipe(PublishedNumbers):
 class EvaluationRecipe(Strict):
     baseline: str = Field(description="the policy that all others are compared with")
     panels: dict[Name, PanelRecipe] = Field(min_length=1, json_schema_extra=names_only)
-    judge: AnyJudge
+    judge: AnyJudge | None = None
+    judges: dict[Name, AnyJudge] = Field(
+        {},
+        description="several judges, by name, instead of one: every table is made by each, and the first selects",
+        json_schema_extra=names_only,
+    )
     max_new_tokens: Count = Field(MAX_NEW_TOKENS, description="longest answer, in tokens")
     initial: bool = Field(False, description="also compare with the initial model")
     generator: Endpoint | Vllm | Literal["vllm"] | None = Field(
@@ -230,9 +263,21 @@ class EvaluationRecipe(Strict):
         json_schema_extra=names_only,
     )
     opponents: list[Name] = Field([], description="further policies that all others are compared with")
+    seeds: Seeds = Field((), description="for every policy without seeds of its own")
     published: dict[Name, dict[Name, PublishedRecipe]] = Field(
         {}, description="panel → policy → printed numbers", json_schema_extra=names_only
     )
+
+    @model_validator(mode="after")
+    def _judges_or_one(self) -> Self:
+        if (self.judge is None) != bool(self.judges):
+            raise ValueError("give a judge, or several by name under judges")
+        return self
+
+    @property
+    def all_judges(self) -> dict[str, JudgeSettings]:
+        """By name; a single one has none."""
+        return {"": self.judge} if self.judge is not None else dict(self.judges)
 
     @property
     def all_opponents(self) -> list[str]:

@@ -6,14 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from unmdpo.catalog.objectives import INITIAL
 from unmdpo.data.identity import Prompt
 from unmdpo.data.table import prompt_of
 from unmdpo.pipeline.accounting import Account, account
-from unmdpo.pipeline.artifacts import EVIDENCE, METRICS
+from unmdpo.pipeline.artifacts import METRICS, Evidence
 from unmdpo.pipeline.run import Run
-from unmdpo.pipeline.stages.evaluation import JUDGEMENT_STAGE
-from unmdpo.pipeline.stages.pilots import OOF_STAGE
+from unmdpo.pipeline.stages.evaluation import judgement_name
 from unmdpo.pipeline.stages.policies import POLICY_STAGE
 from unmdpo.pipeline.stages.scales import SCALE_STAGE
 from unmdpo.stats.evaluation import Estimate, rank_correlation
@@ -57,7 +55,7 @@ class PanelFacts:
     name: str
     prompts: list[str]
     domains: list[str]
-    answers: dict[str, list[dict[str, Any]]]  # policy → text, score, finished
+    answers: dict[str, list[dict[str, Any]]]  # training of a policy → text, score, finished
 
 
 @dataclass(frozen=True)
@@ -96,9 +94,9 @@ def collect(run: Run, truth: Truth | None = None) -> Facts:
 
 
 def _curves(run: Run) -> dict[str, dict[str, list[tuple[float, float]]]]:
-    """Metric → policy → its values over updates."""
+    """Metric → training of a policy → its values over updates."""
     curves: dict[str, dict[str, list[tuple[float, float]]]] = {metric: {} for metric in CURVES}
-    for policy in run.recipe.policies:
+    for policy in run.recipe.trained:
         if not run.has(POLICY_STAGE, policy):
             continue
         rows = METRICS.load(run.artifact(POLICY_STAGE.called(policy)))
@@ -117,8 +115,9 @@ def _scale(run: Run, name: str, truth: Truth | None) -> ScaleFacts:
     of_row = np.array([places[row.prompt_hash] for row in rows])
     strength = np.array([float(row.strength) for row in rows])
     residual: list[float] = []
-    if OOF_STAGE.name in run.stages[SCALE_STAGE.called(name)].inputs:
-        evidence = EVIDENCE.load(run.artifact(OOF_STAGE.name)).of(run.recipe.scales[name].length_normalized)
+    seeds = run.evidence(name)
+    if seeds:
+        evidence = Evidence.mean(seeds).of(run.recipe.scales[name].length_normalized)
         residual = _means(of_row, strength - evidence.numpy(), len(places))
     return ScaleFacts(
         name,
@@ -156,7 +155,13 @@ def _cost(name: str, manifest: dict[str, Any]) -> Cost:
 def _panels(run: Run) -> Iterator[PanelFacts]:
     """The panels that have judged answers."""
     for name in [] if run.recipe.evaluation is None else run.recipe.evaluation.answered:
-        policies = [p for p in (*run.recipe.candidates, INITIAL) if run.has(JUDGEMENT_STAGE, p, name)]
+        trainings = [training.name for runs in run.recipe.runs.values() for training in runs]
+        judged = [run.stages.get(judgement_name(training, name, run.main_judge)) for training in trainings]
+        policies = [
+            training
+            for training, stage in zip(trainings, judged, strict=True)
+            if stage is not None and run.find(stage) is not None
+        ]
         if policies:
             panel = run.panel(name)
             answers = {

@@ -12,6 +12,7 @@ from unmdpo.catalog.objectives import INITIAL
 from unmdpo.engine.training.metrics import clock
 from unmdpo.errors import UserError
 from unmdpo.pipeline.run import Run
+from unmdpo.pipeline.told import remarks, tables_of
 from unmdpo.report import charts
 from unmdpo.report.charts import Interval
 from unmdpo.report.collect import Facts, PanelFacts, ScaleFacts, Truth, collect
@@ -29,15 +30,18 @@ def write_report(run: Run, path: Path, truth: Truth | None = None) -> Path:
 
 
 def render(facts: Facts) -> str:
-    return template("page.html", clock=clock, amount=amount, estimate=estimate).render(
+    return template("page.html", clock=clock, amount=amount, estimate=estimate, chance=chance).render(
         recipe=facts.run.recipe,
         folder=facts.run.folder.name,
-        results=[_result(facts, panel) for panel in facts.summary],
+        results=[
+            _result(facts, panel, judge) for panel, report in facts.summary.items() for judge in tables_of(report)
+        ],
+        remarks=[f"{panel}: {remark}" for panel, report in facts.summary.items() for remark in remarks(report)],
         curves={
-            name: Markup(charts.lines(lines, name, "update", name, [*facts.run.recipe.policies]))
+            name: Markup(charts.lines(lines, name, "update", name, [*facts.run.recipe.trained]))
             for name, lines in facts.curves.items()
         },
-        policies=facts.run.recipe.candidates,
+        policies=[*facts.run.recipe.trained],
         scales=[_scale(scale) for scale in facts.scales],
         panels=[_panel(facts, panel) for panel in facts.panels],
         data=facts.data,
@@ -54,9 +58,9 @@ def render(facts: Facts) -> str:
     )
 
 
-def _result(facts: Facts, panel: str) -> dict[str, Any]:
-    """One panel's tables and forest plots, against each opponent."""
-    report = facts.summary[panel]
+def _result(facts: Facts, panel: str, judge: str) -> dict[str, Any]:
+    """One panel's tables and forest plots by one judge, against each opponent."""
+    report = facts.summary[panel] | tables_of(facts.summary[panel])[judge]
     published, scores = _published(facts, panel), report["mean_score"]
     against = []
     order = facts.run.recipe.candidates
@@ -77,7 +81,7 @@ def _result(facts: Facts, panel: str) -> dict[str, Any]:
             }
         )
     return {
-        "panel": panel,
+        "panel": f"{panel}, by {judge}" if judge else panel,
         "prompts": report["prompts"],
         "against": against,
         "by_domain": report["by_domain"],
@@ -158,7 +162,7 @@ def _panel(facts: Facts, panel: PanelFacts) -> dict[str, Any]:
     assert evaluation is not None
     return {
         "name": panel.name,
-        "baseline": evaluation.baseline,
+        "baseline": facts.run.recipe.runs[evaluation.baseline][0].name,
         "policies": [*panel.answers],
         "prompts": packed({"prompts": panel.prompts, "domains": panel.domains}),
         "answers": {policy: packed(answers) for policy, answers in panel.answers.items()},
@@ -176,6 +180,10 @@ def amount(value: float) -> str:
         if value >= size:
             return f"{value / size:.1f} {name}"
     return f"{value:g}" if value else ""
+
+
+def chance(p: float) -> str:
+    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
 
 
 def estimate(given: Any, digits: int) -> str:

@@ -1,7 +1,8 @@
 """Compares a candidate's judged responses with a baseline's: win rate, reward difference, length, intervals.
 
 All statistics of a panel share one table of paired prompt resamples, so their intervals describe the same draws
-("Datasets, panels, and evaluation").
+("Datasets, panels, and evaluation"). Policies that were trained with several seeds are compared seed by seed; the
+numbers are means over seeds, and intervals resample prompts and seeds together.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ Floats = NDArray[np.float64]
 TIE = 1e-6  # score differences up to this size are ties
 RESAMPLES = 10_000
 RANK_RESAMPLES = 1000  # for rank correlations
+EQUAL = 1e-9  # means that differ by less differ by rounding
 LONGEST = 1.15  # the selection rule's limit on L/L_D
 
 
@@ -27,19 +29,27 @@ class Estimate:
     low: float
     high: float
 
+    def to_dict(self) -> dict[str, float]:
+        return asdict(self)
+
 
 @dataclass(frozen=True)
 class Judged:
     """One policy's responses to a panel's prompts, in the panel's order."""
 
-    scores: Floats  # (n,)
-    characters: Floats  # (n,) length of each response
+    scores: Floats  # (n,), or (s, n) for s seeds
+    characters: Floats  # of the same shape: length of each response
 
     def __post_init__(self) -> None:
         for name, values in (("scores", self.scores), ("characters", self.characters)):
             if not np.isfinite(values).all():
-                bad = np.flatnonzero(~np.isfinite(values))[:8].tolist()
+                bad = np.flatnonzero(~np.isfinite(np.atleast_2d(values)).all(axis=0))[:8].tolist()
                 raise ValueError(f"{name} of prompts {bad} are not finite")
+
+    @classmethod
+    def of_seeds(cls, seeds: Sequence["Judged"]) -> "Judged":
+        """Several seeds as one, (s, n)."""
+        return cls(np.stack([each.scores for each in seeds]), np.stack([each.characters for each in seeds]))
 
 
 @dataclass(frozen=True)
@@ -53,6 +63,8 @@ class Outcome:
     win_rate: Estimate  # percent, a tie counts as half a win (Eq. main-evaluation-metrics)
     reward_difference: Estimate  # ΔR
     length_ratio: Estimate  # L/L_D
+    p_win_rate: float  # two-sided, that the win rate is 50 %
+    p_reward_difference: float  # that ΔR is 0
 
     @property
     def eligible(self) -> bool:
@@ -65,39 +77,54 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Resamples:
-    """How often each prompt was drawn in each resample: (resamples, n)."""
+    """Draws of prompts, and of seeds where there are several."""
 
-    counts: Floats
+    counts: Floats  # (resamples, n) how often each prompt was drawn
+    seed: int = 0
 
     @classmethod
     def draw(cls, prompts: int, seed: int, resamples: int = RESAMPLES) -> "Resamples":
         drawn = np.random.default_rng(seed).integers(0, prompts, size=(resamples, prompts))
         flat = (drawn + prompts * np.arange(resamples)[:, None]).ravel()
         counts = np.bincount(flat, minlength=resamples * prompts).reshape(resamples, prompts)
-        return cls(counts.astype(np.float64))
+        return cls(counts.astype(np.float64), seed)
 
     def means(self, values: Floats) -> Floats:
-        """(resamples,) the mean of `values` (n,) in each resample."""
-        means: Floats = self.counts @ values / self.counts.shape[1]
+        """(resamples,) the mean of `values`, (n,) or (s, n), over the prompts and seeds of each resample."""
+        of_each = self.counts @ np.atleast_2d(values).T / self.counts.shape[1]  # (resamples, s)
+        means: Floats = (of_each * self.of_seeds(of_each.shape[1])).sum(axis=1)
         return means
+
+    def of_seeds(self, seeds: int) -> Floats:
+        """(resamples, s) the weight of each seed in each resample.
+
+        s − 1 of the s seeds are drawn, with replacement: that many make the variance of their mean right when there
+        are few (Rao and Wu 1988), where s of them would make it a third too small for three seeds.
+        """
+        drawn = np.random.default_rng([self.seed, seeds]).integers(0, seeds, (len(self.counts), max(1, seeds - 1)))
+        weights: Floats = (drawn[..., None] == np.arange(seeds)).mean(axis=1)
+        return weights
 
 
 def compare(candidate: Judged, baseline: Judged, resamples: Resamples) -> Outcome:
-    """The candidate against the baseline on the same prompts."""
+    """The candidate against the baseline on the same prompts; (s, n) against (s, n) or (n,) seed by seed."""
     difference = candidate.scores - baseline.scores
     won, tied = difference > TIE, np.abs(difference) <= TIE
     points = 100 * (won + tied / 2)
+    win_rates, rewards = resamples.means(points), resamples.means(difference)
     return Outcome(
-        prompts=len(difference),
+        prompts=difference.shape[-1],
         wins=int(won.sum()),
         ties=int(tied.sum()),
         losses=int((~won & ~tied).sum()),
-        win_rate=_estimate(float(points.mean()), resamples.means(points)),
-        reward_difference=_estimate(float(difference.mean()), resamples.means(difference)),
+        win_rate=_estimate(float(points.mean()), win_rates),
+        reward_difference=_estimate(float(difference.mean()), rewards),
         length_ratio=_estimate(
             float(_length(candidate.characters.mean()) / _length(baseline.characters.mean())),
             _length(resamples.means(candidate.characters)) / _length(resamples.means(baseline.characters)),
         ),
+        p_win_rate=_two_sided(win_rates, 50.0),
+        p_reward_difference=_two_sided(rewards, 0.0),
     )
 
 
@@ -107,7 +134,7 @@ def by_domain(candidate: Judged, baseline: Judged, domains: Sequence[str], seed:
     outcomes = {}
     for name in sorted(set(domains)):
         rows = names == name
-        ours, theirs = (Judged(j.scores[rows], j.characters[rows]) for j in (candidate, baseline))
+        ours, theirs = (Judged(j.scores[..., rows], j.characters[..., rows]) for j in (candidate, baseline))
         outcomes[name] = compare(ours, theirs, Resamples.draw(int(rows.sum()), seed))
     return outcomes
 
@@ -116,6 +143,22 @@ def select(outcomes: Mapping[str, Outcome]) -> str | None:
     """The eligible candidate with the largest ΔR."""
     eligible = [name for name, outcome in outcomes.items() if outcome.eligible]
     return max(eligible, key=lambda name: outcomes[name].reward_difference.value, default=None)
+
+
+def holm(p: Mapping[str, float]) -> dict[str, float]:
+    """Holm's correction of p-values for being one of many: below 0.05, no more than 5 % of such families contain a
+    single false alarm."""
+    ranked, worst, corrected = sorted(p, key=lambda name: p[name]), 0.0, dict[str, float]()
+    for place, name in enumerate(ranked):
+        worst = max(worst, min(1.0, (len(p) - place) * p[name]))
+        corrected[name] = worst
+    return {name: corrected[name] for name in p}
+
+
+def _two_sided(draws: Floats, null: float) -> float:
+    """How often resamples lie on the other side of the null, doubled; the observed sample counts as one of them."""
+    sides = (draws <= null + EQUAL).sum(), (draws >= null - EQUAL).sum()
+    return min(1.0, 2 * (1 + int(min(sides))) / (1 + len(draws)))
 
 
 def _length(mean: Any) -> Any:

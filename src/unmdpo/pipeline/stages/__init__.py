@@ -10,7 +10,7 @@ from typing import Any
 from unmdpo.pipeline.fingerprint import Fingerprints
 from unmdpo.pipeline.graph import Graph
 from unmdpo.pipeline.stage import Kind, Stage
-from unmdpo.pipeline.stages import answers, convert, data, evaluation, pilots, policies, reference, scales
+from unmdpo.pipeline.stages import answers, convert, data, evaluation, pilots, policies, reference, scales, summary
 from unmdpo.recipe import Recipe
 
 KINDS: dict[str, Kind[Any]] = {
@@ -29,7 +29,7 @@ KINDS: dict[str, Kind[Any]] = {
         policies.POLICY_STAGE,
         answers.GENERATION_STAGE,
         evaluation.JUDGEMENT_STAGE,
-        evaluation.SUMMARY_STAGE,
+        summary.SUMMARY_STAGE,
     )
 }
 

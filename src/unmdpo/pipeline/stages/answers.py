@@ -53,7 +53,7 @@ def generation(graph: Graph, candidate: str, panel_name: str) -> Stage[AnswerSet
     given = evaluation.answers.get(candidate)
     answers = given if isinstance(given, str) else None
     server = evaluation.generator if given is None else given if isinstance(given, Endpoint) else None
-    if candidate in graph.recipe.policies and candidate not in evaluation.answers:
+    if candidate in graph.recipe.trained and candidate not in evaluation.answers:
         inputs["policy"] = policy(graph, candidate)
     settings = AnswerSettings(
         model=graph.pinned(model),

@@ -1,27 +1,25 @@
-"""Scores of answers, and the summary that compares policies."""
+"""Scores of answers."""
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from unmdpo.catalog.judges import AnyJudge, kind_of
-from unmdpo.catalog.objectives import INITIAL
 from unmdpo.engine.inference.endpoint import PairwiseJudge, Question
 from unmdpo.engine.inference.judges import checked
 from unmdpo.engine.ranks import Ranks
 from unmdpo.files import read_lines, write_lines
-from unmdpo.pipeline.artifacts import GENERATIONS, PANEL, SCORES, SUMMARY, Line, Panel
+from unmdpo.pipeline.artifacts import GENERATIONS, PANEL, SCORES, Line, Panel
 from unmdpo.pipeline.costs import Cost, Estimates
 from unmdpo.pipeline.graph import Files, Graph
 from unmdpo.pipeline.stage import Job, Kind, Notes, Stage
 from unmdpo.pipeline.stages.answers import generation
-from unmdpo.pipeline.stages.data import PANEL_STAGE, panel
+from unmdpo.pipeline.stages.data import panel
 from unmdpo.pipeline.store import Artifact
 from unmdpo.settings import Strict
-from unmdpo.stats.evaluation import Judged, Outcome, Resamples, by_domain, compare, select
+from unmdpo.stats.evaluation import Judged
 
 
 class JudgementSettings(Strict):
@@ -30,47 +28,29 @@ class JudgementSettings(Strict):
     seed: int | None  # for the order in which pairwise judges see responses
 
 
-class SummarySettings(Strict):
-    policies: list[str]
-    panels: list[str]
-    opponents: list[str]  # the first is the baseline
-    seed: int
+def judgement_name(candidate: str, panel_name: str, judge: str) -> str:
+    """A judge without a name is the only one."""
+    return JUDGEMENT_STAGE.called(candidate, panel_name, *([judge] if judge else []))
 
 
-def summary(graph: Graph) -> None:
-    evaluation = graph.recipe.evaluation
-    if evaluation is None:
-        return
-    policies = [*graph.recipe.candidates, *([INITIAL] if evaluation.initial else [])]
-    inputs: dict[str, Stage[Any]] = {}
-    for name in evaluation.answered:
-        drawn = panel(graph, name)
-        inputs[drawn.name] = drawn
-        for candidate in policies:
-            judged = judgement(graph, candidate, name)
-            inputs[judged.name] = judged
-    settings = SummarySettings(
-        policies=policies, panels=evaluation.answered, opponents=evaluation.all_opponents, seed=graph.recipe.seed
-    )
-    graph.stage(SUMMARY_STAGE, settings, inputs)
-
-
-def judgement(graph: Graph, candidate: str, panel_name: str) -> Stage[JudgementSettings]:
+def judgement(graph: Graph, candidate: str, panel_name: str, judge_name: str) -> Stage[JudgementSettings]:
+    """`candidate` is one training of a policy."""
     evaluation = graph.recipe.evaluation
     assert evaluation is not None
-    kind = kind_of(evaluation.judge)
+    settings_of_judge = evaluation.all_judges[judge_name]
+    kind = kind_of(settings_of_judge)
     inputs: dict[str, Stage[Any]] = {
         "panel": panel(graph, panel_name),
         "generation": generation(graph, candidate, panel_name),
     }
     if kind.pairwise:
-        inputs["baseline"] = generation(graph, evaluation.baseline, panel_name)
+        inputs["baseline"] = generation(graph, graph.recipe.baseline_of(candidate), panel_name)
     settings = JudgementSettings(
-        judge=evaluation.judge,
-        files=graph.files([] if kind.files is None else kind.files(evaluation.judge)),
+        judge=settings_of_judge,
+        files=graph.files([] if kind.files is None else kind.files(settings_of_judge)),
         seed=graph.recipe.seed if kind.pairwise else None,
     )
-    return graph.stage(JUDGEMENT_STAGE, settings, inputs, JUDGEMENT_STAGE.called(candidate, panel_name))
+    return graph.stage(JUDGEMENT_STAGE, settings, inputs, judgement_name(candidate, panel_name, judge_name))
 
 
 def judge(job: Job[JudgementSettings]) -> Notes:
@@ -125,55 +105,6 @@ def judged(artifact: Artifact, prompts: Panel) -> Judged:
     return Judged(*(np.array(column, dtype=np.float64) for column in columns))
 
 
-def summarize(job: Job[SummarySettings]) -> Notes:
-    """Compares every policy with the baseline, and with any other opponents, on every panel."""
-    s = job.settings
-    report = {
-        name: summarize_panel(
-            job.load(PANEL, PANEL_STAGE.called(name)),
-            {policy: job.inputs[JUDGEMENT_STAGE.called(policy, name)] for policy in s.policies},
-            s.opponents,
-            s.seed,
-        )
-        for name in s.panels
-    }
-    job.save(SUMMARY, report)
-    return {"panels": list(report)}
-
-
-def summarize_panel(
-    prompts: Panel, scores: Mapping[str, Artifact], opponents: Sequence[str], seed: int
-) -> dict[str, Any]:
-    """Compares policies on one panel. The first opponent is the baseline, used for selection and domains."""
-    baseline = opponents[0]
-    known = {policy: judged(artifact, prompts) for policy, artifact in scores.items()}
-    resamples = Resamples.draw(len(prompts), seed)
-    against = {
-        opponent: {
-            policy: compare(values, known[opponent], resamples)
-            for policy, values in known.items()
-            if policy not in (opponent, INITIAL)
-        }
-        for opponent in opponents
-    }
-    return {
-        "prompts": len(prompts),
-        "baseline": baseline,
-        "against": {opponent: _as_dicts(outcomes) for opponent, outcomes in against.items()},
-        "selected": select(against[baseline]),
-        "by_domain": {
-            policy: _as_dicts(by_domain(values, known[baseline], prompts.domains, seed))
-            for policy, values in known.items()
-            if policy not in (baseline, INITIAL)
-        },
-        "mean_score": {policy: float(values.scores.mean()) for policy, values in known.items()},
-    }
-
-
-def _as_dicts(outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
-    return {name: outcome.to_dict() for name, outcome in outcomes.items()}
-
-
 def _judging_cost(estimates: Estimates, stage: Stage[JudgementSettings]) -> Cost:
     """The cost of a judge that runs on this machine; zero for others."""
     judge, prompts = stage.settings.judge, stage.inputs["panel"].settings.size
@@ -185,4 +116,3 @@ def _judging_cost(estimates: Estimates, stage: Stage[JudgementSettings]) -> Cost
 
 
 JUDGEMENT_STAGE = Kind("judgement", judge, uses_model=True, ranked="on request", cost=_judging_cost)
-SUMMARY_STAGE = Kind("summary", summarize, wanted=summary)

@@ -21,6 +21,7 @@ from unmdpo.pipeline.stages.data import comparisons, encoded
 from unmdpo.pipeline.stages.learning import check_finite_logps, train_in, with_beta
 from unmdpo.pipeline.stages.reference import pilot_model, reference
 from unmdpo.pipeline.units import PromptIndex, strengths
+from unmdpo.recipe.seeds import seeded
 from unmdpo.settings import Strict
 
 
@@ -38,9 +39,10 @@ class OofSettings(Strict):
     beta: float
 
 
-def pilot(graph: Graph, fold: int) -> Stage[PilotSettings]:
+def pilot(graph: Graph, fold: int, seed: int | None) -> Stage[PilotSettings]:
     recipe, (model, suffix) = graph.recipe, pilot_model(graph)
     pilots, choice = recipe.pilots, ObjectiveChoice(name=recipe.pilots.objective)
+    training = recipe.seeded_training.changed(pilots)
     settings = PilotSettings(
         model=graph.pinned(model),
         fold=fold,
@@ -48,7 +50,7 @@ def pilot(graph: Graph, fold: int) -> Stage[PilotSettings]:
         fold_seed=pilots.fold_seed,
         objective=choice,
         beta=recipe.beta,
-        training=recipe.seeded_training.changed(pilots),
+        training=training if seed is None else training.model_copy(update={"seed": seed}),
     )
     inputs: dict[str, Stage[Any]] = {
         "comparisons": comparisons(graph),
@@ -57,18 +59,33 @@ def pilot(graph: Graph, fold: int) -> Stage[PilotSettings]:
     }
     if choice.objective.reference:
         inputs["reference"] = reference(graph, model, settings.training.adapter, suffix)
-    return graph.stage(PILOT_STAGE, settings, inputs, PILOT_STAGE.called(fold))
+    name = PILOT_STAGE.called(fold if seed is None else seeded(str(fold), seed))
+    return graph.stage(PILOT_STAGE, settings, inputs, name)
 
 
-def out_of_fold(graph: Graph) -> Stage[OofSettings]:
+def out_of_fold(graph: Graph) -> dict[str, Stage[OofSettings]]:
+    """Input name → out-of-fold values: `oof`, or one for each seed of the pilots."""
+    seeds = graph.recipe.pilots.seeds
+    if not seeds:
+        return {OOF_STAGE.name: _out_of_fold(graph, None)}
+    return {seeded(OOF_STAGE.name, seed): _out_of_fold(graph, seed) for seed in seeds}
+
+
+def evidence_in(job: Job[Any]) -> list[Evidence]:
+    """The out-of-fold values among a job's inputs, one for each seed of the pilots; none without pilots."""
+    return [job.load(EVIDENCE, name) for name in job.inputs if name.partition("@")[0] == OOF_STAGE.name]
+
+
+def _out_of_fold(graph: Graph, seed: int | None) -> Stage[OofSettings]:
     model, suffix = pilot_model(graph)
-    pilots = [pilot(graph, fold) for fold in range(graph.recipe.pilots.folds)]
+    pilots = [pilot(graph, fold, seed) for fold in range(graph.recipe.pilots.folds)]
     inputs: dict[str, Stage[Any]] = {
         "encoded": encoded(graph, model, suffix),
         "reference": reference(graph, model, pilots[0].settings.training.adapter, suffix),
         **{stage.name: stage for stage in pilots},
     }
-    return graph.stage(OOF_STAGE, OofSettings(beta=graph.recipe.beta), inputs)
+    name = OOF_STAGE.name if seed is None else OOF_STAGE.called(seed)
+    return graph.stage(OOF_STAGE, OofSettings(beta=graph.recipe.beta), inputs, name)
 
 
 def train_pilot(job: Job[PilotSettings]) -> Notes:

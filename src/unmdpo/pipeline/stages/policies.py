@@ -40,12 +40,12 @@ class PolicySettings(Strict):
 
 
 def policies(graph: Graph) -> None:
-    for name in graph.recipe.policies:
+    for name in graph.recipe.trained:
         policy(graph, name)
 
 
 def policy(graph: Graph, name: str) -> Stage[PolicySettings]:
-    recipe, spec, model = graph.recipe, graph.recipe.policies[name], graph.recipe.model
+    recipe, spec, model = graph.recipe, graph.recipe.trained[name], graph.recipe.model
     inputs: dict[str, Stage[Any]] = {
         "comparisons": comparisons(graph),
         "encoded": encoded(graph, model),

@@ -9,11 +9,11 @@ from torch import Tensor
 from unmdpo.catalog.estimators import ESTIMATORS
 from unmdpo.data import Comparison
 from unmdpo.errors import UserError
-from unmdpo.pipeline.artifacts import COMPARISONS, EMBEDDINGS, ESTIMATOR, EVIDENCE, PROMPTS, SCALES, ScaleTable
+from unmdpo.pipeline.artifacts import COMPARISONS, EMBEDDINGS, ESTIMATOR, PROMPTS, SCALES, Evidence, ScaleTable
 from unmdpo.pipeline.graph import Graph
 from unmdpo.pipeline.stage import Job, Kind, Notes, Stage
 from unmdpo.pipeline.stages.data import comparisons
-from unmdpo.pipeline.stages.pilots import out_of_fold
+from unmdpo.pipeline.stages.pilots import evidence_in, out_of_fold
 from unmdpo.pipeline.stages.reference import features
 from unmdpo.pipeline.store import Artifact
 from unmdpo.pipeline.units import UnitNames, pair_hash, strengths, vote_counts
@@ -55,7 +55,7 @@ def scale(graph: Graph, name: str) -> Stage[Any]:
     if estimator.features:
         inputs["features"] = features(graph)
     if estimator.pilots:
-        inputs["oof"] = out_of_fold(graph)
+        inputs |= out_of_fold(graph)
     settings = ScaleSettings(estimator=estimator_choice(graph, name), length_normalized=spec.length_normalized)
     return graph.stage(SCALE_STAGE, settings, inputs, SCALE_STAGE.called(name))
 
@@ -109,10 +109,11 @@ def _embeddings(artifact: Artifact, hashes: list[str]) -> Tensor:
 
 
 def _evidence(rows: Sequence[Comparison], names: UnitNames, job: Job[ScaleSettings]) -> Rows:
-    if "oof" not in job.inputs:  # an estimator without pilots
+    seeds = evidence_in(job)
+    if not seeds:  # an estimator without pilots
         zeros = torch.zeros(len(rows))
         return Rows(names.of_row, zeros, strengths(rows), votes=vote_counts(rows))
-    evidence = job.load(EVIDENCE, "oof")
+    evidence = Evidence.mean(seeds)
     return Rows(
         unit=names.of_row,
         evidence=evidence.of(job.settings.length_normalized),

@@ -1,0 +1,30 @@
+"""What a summary's numbers mean, in words."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+
+def tables_of(report: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """A panel's tables by judge; a single judge has no name."""
+    return dict(report["judges"]) or {"": report}
+
+
+def remarks(report: Mapping[str, Any]) -> Iterator[str]:
+    """What a reader of a panel's tables should know about its judges."""
+    for judge, tables in tables_of(report).items():
+        liked, chosen = tables["longer_preferred"], report["longer_chosen"]
+        if liked is not None and chosen is not None and liked["low"] > chosen["high"]:
+            yield (
+                f"{f'judge {judge}' if judge else 'the judge'} prefers the longer of two answers in {_percent(liked)} "
+                f"of pairs, and in the training data it is chosen in {_percent(chosen)}: look at the win rates at "
+                "equal length"
+            )
+    for pair in report["agreement"]:
+        correlation = pair["rank_correlation"]
+        close = "" if correlation is None else f", rank correlation {correlation['value']:.2f}"
+        names, same = " and ".join(pair["judges"]), pair["same_verdict"]
+        yield f"judges {names} say the same about {same:.0f} % of answers{close}"
+
+
+def _percent(estimate: Mapping[str, float]) -> str:
+    return f"{estimate['value']:.0f} [{estimate['low']:.0f}, {estimate['high']:.0f}] %"
