@@ -168,9 +168,16 @@ def scale(
     name: Annotated[str, typer.Argument(help="A scale of the recipe.")],
     data: Annotated[str | None, typer.Option(help="New comparisons; default: the training prompts.")] = None,
     out: Annotated[Path, typer.Option(help="File to write.")] = Path("scale.parquet"),
+    check: Annotated[bool, typer.Option("--check", help="Say whether the scale is real; write nothing.")] = False,
+    exchanges: Annotated[
+        int, typer.Option(min=0, help="With --check: how often prompts' features are exchanged at random.")
+    ] = 19,
     store: StoreOption = HERE,
 ) -> None:
-    """Write each prompt's q to a Parquet file, smallest (surest) first."""
+    """Write each prompt's q to a Parquet file, smallest (surest) first; or check whether the scale is real."""
+    if check:
+        _check_scale(recipe, name, exchanges, store)
+        return
     from unmdpo.data import load_comparisons
     from unmdpo.data.domains import modal_domains
     from unmdpo.pipeline.fitted import write_table
@@ -185,6 +192,14 @@ def scale(
     write_table(table, out)
     low, high = (table["q"][place].as_py() for place in (0, -1))
     typer.echo(f"{out}: {len(table):,} prompts, q from {low:.4f} to {high:.4f}")
+
+
+def _check_scale(recipe: str, name: str, exchanges: int, store: Path) -> None:
+    from unmdpo.pipeline.check_again import check_again
+    from unmdpo.scale.check import verdict
+
+    found = check_again(opened(recipe, [], store), name, exchanges, lambda text: typer.echo(text, err=True))
+    typer.echo(f"scale {name} is {verdict(found)}")
 
 
 def report(

@@ -33,7 +33,7 @@ def demo(
     if jobs != 1:
         fork_server()  # it imports what stages need while this process does
     from unmdpo.cli.progress import shown_progress
-    from unmdpo.cli.run import show_summary
+    from unmdpo.cli.run import show_checks, show_summary
     from unmdpo.errors import UserError
     from unmdpo.experiments.demo import WORLD, check_scale, demo_recipe, truth_of
     from unmdpo.pipeline.executors import execute
@@ -53,6 +53,7 @@ def demo(
         execute(run, jobs=jobs or default_jobs(), view=view)
     if run.summarized:
         show_summary(run.summary)
+    show_checks(run)
     for name, scale in recipe.scales.items():
         if run.has(SCALE_STAGE, name) and scale.unit == "prompt":
             _show_check(check_scale(run, name))

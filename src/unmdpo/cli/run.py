@@ -74,10 +74,21 @@ def run(
         return  # the first rank speaks for all
     if run.summarized:
         show_summary(run.summary)
+    show_checks(run)
     counted = account(run)
     if counted is not None:
         typer.echo(f"data: {counted.line()}")
     typer.echo(f"run: {run.folder}", err=True)
+
+
+def show_checks(run: "Run") -> None:
+    """Whether the scales are real."""
+    from unmdpo.scale.check import verdict
+
+    for name in run.recipe.scales:
+        found = run.check(name)
+        if found is not None:
+            typer.echo(f"scale {name} is {verdict(found)}")
 
 
 def show_summary(summary: dict[str, Any]) -> None:

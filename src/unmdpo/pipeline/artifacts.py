@@ -22,6 +22,7 @@ from unmdpo.engine.training.loop import METRICS as METRICS_FILE
 from unmdpo.files import read_lines, write_json, write_lines
 from unmdpo.pipeline.store import Artifact
 from unmdpo.scale import ScaleEstimator, load_scale, save_scale
+from unmdpo.scale.check import Check
 
 T = TypeVar("T")
 Line = dict[str, Any]
@@ -152,6 +153,9 @@ EMBEDDED = _tensors("part.safetensors", Embedded)
 PROMPTS: ArtifactFile[list[str]] = ArtifactFile("prompts.json", write_json, _read_json)  # their hashes
 HELD_OUT = _tensors("held-out.safetensors", HeldOut)
 EVIDENCE = _tensors("oof.safetensors", Evidence)
+CHECK = ArtifactFile[Check](
+    "check.json", lambda path, value: write_json(path, value.to_dict()), lambda path: Check.of_dict(_read_json(path))
+)
 SCALES = ArtifactFile(
     "q.parquet",
     lambda path, table: pq.write_table(pa.table(table._asdict()), path),

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from unmdpo.errors import UserError
-from unmdpo.pipeline.run import RECORD
+from unmdpo.pipeline.borrowed import RECORD
 from unmdpo.pipeline.store import QUARANTINE, Store
 
 

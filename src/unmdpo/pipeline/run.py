@@ -1,8 +1,6 @@
 """A recipe's stages in a store: what is finished, its results, and which artifacts belong together."""
 
 import fnmatch
-import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +11,7 @@ from unmdpo.data import Comparison
 from unmdpo.errors import UserError, did_you_mean
 from unmdpo.files import write_json, write_text
 from unmdpo.pipeline.artifacts import (
+    CHECK,
     COMPARISONS,
     EVIDENCE,
     GENERATIONS,
@@ -23,11 +22,13 @@ from unmdpo.pipeline.artifacts import (
     Evidence,
     Panel,
 )
+from unmdpo.pipeline.borrowed import RECORD, borrowed_scale
 from unmdpo.pipeline.fingerprint import Fingerprints
 from unmdpo.pipeline.fitted import FittedScale
-from unmdpo.pipeline.stage import CONVERTED, Job, Kind, Notes, Stage
+from unmdpo.pipeline.stage import CONVERTED, Kind, Stage
 from unmdpo.pipeline.stages import build
 from unmdpo.pipeline.stages.answers import GENERATION_STAGE
+from unmdpo.pipeline.stages.checks import CHECK_STAGE
 from unmdpo.pipeline.stages.data import COMPARISONS_STAGE, PANEL_STAGE
 from unmdpo.pipeline.stages.evaluation import judged, judgement_name
 from unmdpo.pipeline.stages.pilots import OOF_STAGE
@@ -37,10 +38,10 @@ from unmdpo.pipeline.stages.summary import SUMMARY_STAGE, compare_runs
 from unmdpo.pipeline.store import Artifact, Store
 from unmdpo.recipe import Recipe
 from unmdpo.recipe.seeds import Trained
-from unmdpo.settings import Strict
+from unmdpo.scale.check import Check
 from unmdpo.stats.evaluation import Outcome, Resamples
 
-RECORD, RECIPE = "run.json", "recipe.yaml"
+RECIPE = "recipe.yaml"
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,10 @@ class Run:
             if CONVERTED in inputs:
                 model = model.located(str(MODEL.load(inputs[CONVERTED])))
         return FittedScale(name, artifact, self.artifact(COMPARISONS_STAGE.name), model)
+
+    def check(self, scale: str) -> Check | None:
+        """Whether a scale is real, if that has been checked."""
+        return CHECK.load(self.artifact(CHECK_STAGE.called(scale))) if self.has(CHECK_STAGE, scale) else None
 
     def evidence(self, scale: str) -> list[Evidence]:
         """The out-of-fold values that a scale was fitted to, one for each seed of the pilots; none without pilots."""
@@ -245,45 +250,8 @@ def ranks_of(run: Run, stage: Stage[Any]) -> int:
 def open_run(recipe: Recipe, store: Store, *, planning: bool = False) -> Run:
     """Opens a recipe's run, finished or not. With `planning`, scales borrowed from other runs may be missing."""
     borrowed = {
-        name: _borrowed(store, scale.run, name, planning)
+        name: borrowed_scale(store, scale.run, name, planning)
         for name, scale in recipe.scales.items()
         if scale.run is not None
     }
     return Run(store, recipe, build(recipe, Fingerprints(store), borrowed))
-
-
-class _Place(Strict):
-    place: str
-
-
-class _Borrowed(Stage[_Place]):
-    """A stage of another run: its place is known, and its inputs belong to that run."""
-
-    @property
-    def place(self) -> str:
-        return self.settings.place
-
-
-def _borrowed(store: Store, run: str, scale: str, planning: bool) -> Stage[_Place]:
-    """A fitted scale of another run, as a finished stage."""
-    names = re.compile(rf"{re.escape(run)}(-[0-9a-f]{{12}})?")
-    folders = [path.parent for path in (store.root / "runs").glob(f"*/{RECORD}") if names.fullmatch(path.parent.name)]
-    places = dict[str, str]()
-    for folder in sorted(folders):
-        stages = json.loads((folder / RECORD).read_text("utf-8"))["stages"]
-        place = stages.get(SCALE_STAGE.called(scale), {}).get("place")
-        if place is not None and store.find(place) is not None:
-            places.setdefault(place, folder.name)
-    if not places and planning:
-        places[f"{SCALE_STAGE.name}/of-another-run"] = run
-    if not places:
-        raise UserError(f"no finished run '{run}' in this store has a scale '{scale}'; run it first")
-    if len(places) > 1:
-        raise UserError(f"several runs '{run}' have a scale '{scale}'; name one: {', '.join(places.values())}")
-    (place,) = places
-    kind = Kind(SCALE_STAGE.name, _not_made_here, version=0)
-    return _Borrowed(kind, f"{run}/{SCALE_STAGE.called(scale)}", _Place(place=place))
-
-
-def _not_made_here(job: Job[_Place]) -> Notes:
-    raise UserError(f"{job.stage.name} belongs to another run and is missing")

@@ -14,6 +14,7 @@ from unmdpo.pipeline.run import Run
 from unmdpo.pipeline.stages.evaluation import judgement_name
 from unmdpo.pipeline.stages.policies import POLICY_STAGE
 from unmdpo.pipeline.stages.scales import SCALE_STAGE
+from unmdpo.scale.check import verdict
 from unmdpo.stats.evaluation import Estimate, rank_correlation
 
 Truth = Callable[[Prompt], float]  # q* of a prompt, in a world that knows it
@@ -31,6 +32,7 @@ class ScaleFacts:
     true: list[float] | None
     residual: list[float]  # mean of c − B over a prompt's comparisons; empty if no pilots were used
     strength: list[float]  # mean over a prompt's comparisons
+    verdict: str = ""  # whether it is real, in words; empty if it was not checked
 
     @property
     def agreement(self) -> Estimate | None:
@@ -127,6 +129,7 @@ def _scale(run: Run, name: str, truth: Truth | None) -> ScaleFacts:
         true=None if truth is None else [truth(prompt) for prompt in prompts],
         residual=residual,
         strength=_means(of_row, strength, len(places)),
+        verdict="" if (found := run.check(name)) is None else verdict(found),
     )
 
 

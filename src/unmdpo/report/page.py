@@ -138,6 +138,7 @@ def _scale(scale: ScaleFacts) -> dict[str, Any]:
         "low": scale.q[0],
         "high": scale.q[-1],
         "agreement": scale.agreement,
+        "verdict": scale.verdict,
         "plots": [Markup(plot) for plot in plots],
         "surest": rows[:EXTREMES],
         "least_sure": rows[::-1][:EXTREMES],

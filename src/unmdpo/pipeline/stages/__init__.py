@@ -10,7 +10,18 @@ from typing import Any
 from unmdpo.pipeline.fingerprint import Fingerprints
 from unmdpo.pipeline.graph import Graph
 from unmdpo.pipeline.stage import Kind, Stage
-from unmdpo.pipeline.stages import answers, convert, data, evaluation, pilots, policies, reference, scales, summary
+from unmdpo.pipeline.stages import (
+    answers,
+    checks,
+    convert,
+    data,
+    evaluation,
+    pilots,
+    policies,
+    reference,
+    scales,
+    summary,
+)
 from unmdpo.recipe import Recipe
 
 KINDS: dict[str, Kind[Any]] = {
@@ -26,6 +37,7 @@ KINDS: dict[str, Kind[Any]] = {
         pilots.PILOT_STAGE,
         pilots.OOF_STAGE,
         scales.SCALE_STAGE,
+        checks.CHECK_STAGE,
         policies.POLICY_STAGE,
         answers.GENERATION_STAGE,
         evaluation.JUDGEMENT_STAGE,

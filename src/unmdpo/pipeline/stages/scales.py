@@ -49,15 +49,23 @@ def scales(graph: Graph) -> None:
 def scale(graph: Graph, name: str) -> Stage[Any]:
     if name in graph.borrowed:
         return graph.borrowed[name]
-    spec = graph.recipe.scales[name]
-    estimator = ESTIMATORS[spec.estimator]
+    return graph.stage(SCALE_STAGE, scale_settings(graph, name), needed(graph, name), SCALE_STAGE.called(name))
+
+
+def scale_settings(graph: Graph, name: str) -> ScaleSettings:
+    normalized = graph.recipe.scales[name].length_normalized
+    return ScaleSettings(estimator=estimator_choice(graph, name), length_normalized=normalized)
+
+
+def needed(graph: Graph, name: str) -> dict[str, Stage[Any]]:
+    """What a scale is fitted to."""
+    estimator = ESTIMATORS[graph.recipe.scales[name].estimator]
     inputs: dict[str, Stage[Any]] = {"comparisons": comparisons(graph)}
     if estimator.features:
         inputs["features"] = features(graph)
     if estimator.pilots:
         inputs |= out_of_fold(graph)
-    settings = ScaleSettings(estimator=estimator_choice(graph, name), length_normalized=spec.length_normalized)
-    return graph.stage(SCALE_STAGE, settings, inputs, SCALE_STAGE.called(name))
+    return inputs
 
 
 def estimator_choice(graph: Graph, name: str) -> EstimatorChoice:
@@ -113,10 +121,13 @@ def _evidence(rows: Sequence[Comparison], names: UnitNames, job: Job[ScaleSettin
     if not seeds:  # an estimator without pilots
         zeros = torch.zeros(len(rows))
         return Rows(names.of_row, zeros, strengths(rows), votes=vote_counts(rows))
-    evidence = Evidence.mean(seeds)
+    return rows_of(rows, names, Evidence.mean(seeds), job.settings.length_normalized)
+
+
+def rows_of(rows: Sequence[Comparison], names: UnitNames, evidence: Evidence, length_normalized: bool) -> Rows:
     return Rows(
         unit=names.of_row,
-        evidence=evidence.of(job.settings.length_normalized),
+        evidence=evidence.of(length_normalized),
         strength=strengths(rows),
         valid=evidence.valid,
         votes=vote_counts(rows),

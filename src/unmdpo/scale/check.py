@@ -1,0 +1,203 @@
+"""Is a learned scale real? Its loss on prompts that it has not seen, against q ≡ 1.
+
+In its own sample every head beats q ≡ 1, because it has weights to fit noise with. So heads are fitted outside each
+fold and judged inside it, by the loss that they are fitted with, on scales centered there: a common factor must not
+help. The interval is over prompts, whose comparisons are alike.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from unmdpo.placement import SCORES
+from unmdpo.scale.base import FrozenScale, fold_count, folds_of
+from unmdpo.scale.data import Rows, Units
+from unmdpo.scale.diagnostics import correlation
+from unmdpo.scale.fitting import margins
+
+NORMAL = 1.96
+Maker = Callable[[], FrozenScale]
+
+
+class Gain(NamedTuple):
+    """How much smaller the held-out loss is than with q ≡ 1, with its 95 % interval over prompts."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Check:
+    """What is known about whether a scale is real."""
+
+    prompts: int
+    rows: int
+    loss: float  # held out
+    loss_of_one: float  # of q ≡ 1 on the same rows
+    gain: Gain
+    halves: float | None  # rank correlation of log q̂ fitted to two halves of every prompt's comparisons
+    seeds: list[float]  # the same between pilots' seeds, for every two of them
+    exchanged: list[float]  # gains after prompts' features were exchanged at random
+
+    @property
+    def real(self) -> bool:
+        return self.gain.low > 0
+
+    @property
+    def chance(self) -> float | None:
+        """How often exchanged features do as well: a permutation test's p-value."""
+        if not self.exchanged:
+            return None
+        return (1 + sum(gain >= self.gain.value for gain in self.exchanged)) / (1 + len(self.exchanged))
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"gain": self.gain._asdict()}
+
+    @classmethod
+    def of_dict(cls, values: dict[str, Any]) -> "Check":
+        return cls(**values | {"gain": Gain(**values["gain"])})
+
+
+def check(
+    make: Maker,
+    units: Units,
+    seeds: Sequence[Rows],
+    exchanges: int = 0,
+    report: Callable[[str], None] = lambda _: None,
+) -> Check:
+    """Checks an estimator on the evidence of pilots, which may have been trained with several `seeds`."""
+    mean = replace(seeds[0], evidence=torch.stack([rows.evidence for rows in seeds]).mean(dim=0))
+    held_out = out_of_fold_log_scales(make, units, mean)
+    gains = _gains(make, mean, held_out)
+    losses = _losses(make, mean.valid_rows, torch.zeros(len(units)))
+    one = float(losses.mean())
+    value = _with_interval(gains, mean.valid_rows.unit)
+    exchanged = []
+    for place, shuffled in enumerate(_exchanged(units, exchanges)):
+        report(f"{place + 1}/{exchanges} exchanges")
+        exchanged.append(float(_gains(make, mean, out_of_fold_log_scales(make, shuffled, mean)).mean()))
+    return Check(
+        prompts=int((torch.bincount(mean.valid_rows.unit) > 0).sum()),
+        rows=len(gains),
+        loss=one - value.value,
+        loss_of_one=one,
+        gain=value,
+        halves=_halves(make, units, mean),
+        seeds=_between_seeds(make, units, seeds),
+        exchanged=exchanged,
+    )
+
+
+def out_of_fold_log_scales(make: Maker, units: Units, rows: Rows) -> Tensor:
+    """(u,) log q̂ of every unit, from an estimator that was fitted outside its fold, centered in each fold."""
+    folds, log_q = folds_of(units), torch.full((len(units),), torch.nan)
+    for fold in range(fold_count(units)):
+        outside = folds != fold
+        if outside.all():
+            continue  # nobody is in this fold
+        fitted = make().fit(units.select(outside), rows.reindexed(outside))
+        inside = fitted.predict(_as_known(units.select(~outside), units.select(outside))).double().log()
+        log_q[~outside] = (inside - inside.mean()).float()
+    return log_q
+
+
+def _as_known(units: Units, to: Units) -> Units:
+    """With domains that nobody has seen marked as unknown."""
+    if units.domains is None or to.domains is None:
+        return units
+    return replace(units, domains=torch.where(torch.isin(units.domains, to.domains), units.domains, -1))
+
+
+def _losses(make: Maker, rows: Rows, log_q: Tensor) -> Tensor:
+    """(n,) ζ(−Γ) of valid rows, by the loss that the estimator is fitted with."""
+    settings: Any = make().settings
+    margin = margins(rows, settings.tau, settings.levels).double()
+    score = SCORES[settings.placement](rows.evidence.double(), margin, log_q.double()[rows.unit].exp())
+    return -logsigmoid(score)
+
+
+def _gains(make: Maker, rows: Rows, log_q: Tensor) -> Tensor:
+    valid = rows.valid_rows
+    return _losses(make, valid, torch.zeros_like(log_q)) - _losses(make, valid, log_q)
+
+
+def _with_interval(gains: Tensor, unit: Tensor) -> Gain:
+    """The mean over rows; its error from sums over units."""
+    mean = gains.mean()
+    sums = torch.zeros(int(unit.max()) + 1, dtype=torch.float64).index_add_(0, unit, gains - mean)
+    error = float(torch.sqrt((sums**2).sum())) / len(gains)
+    return Gain(float(mean), float(mean) - NORMAL * error, float(mean) + NORMAL * error)
+
+
+def _exchanged(units: Units, times: int) -> Iterator[Units]:
+    """The units with features and domains of others; folds stay."""
+    for seed in range(times):
+        order = torch.randperm(len(units), generator=torch.Generator().manual_seed(seed))
+        yield replace(units.select(order), folds=units.folds)
+
+
+def _halves(make: Maker, units: Units, rows: Rows) -> float | None:
+    """Rank correlation of the scales fitted to two halves of the comparisons; None if no unit has two."""
+    valid = rows.valid_rows
+    place = _place_in_unit(valid.unit)
+    if not (place > 0).any():
+        return None
+    first, second = (make().fit(units, valid.select(place % 2 == side)).q_.log() for side in (0, 1))
+    repeated = torch.bincount(valid.unit, minlength=len(units)) > 1
+    return rank_correlation(first[repeated], second[repeated])
+
+
+def _place_in_unit(unit: Tensor) -> Tensor:
+    """(n,) 0 for a unit's first row, 1 for its second, …"""
+    order = torch.argsort(unit, stable=True)
+    counts = torch.bincount(unit)
+    starts = torch.cumsum(counts, 0) - counts
+    place = torch.empty_like(unit)
+    place[order] = torch.arange(len(unit)) - starts[unit[order]]
+    return place
+
+
+def _between_seeds(make: Maker, units: Units, seeds: Sequence[Rows]) -> list[float]:
+    if len(seeds) < 2:
+        return []
+    scales = [make().fit(units, rows).q_.log() for rows in seeds]
+    return [rank_correlation(a, b) for i, a in enumerate(scales) for b in scales[i + 1 :]]
+
+
+def rank_correlation(a: Tensor, b: Tensor) -> float:
+    """Spearman's, with mean ranks for ties; 0 if one of them does not vary."""
+    return correlation(_ranks(a), _ranks(b))
+
+
+def _ranks(values: Tensor) -> Tensor:
+    ordered = values.contiguous().sort().values
+    below, upto = (torch.searchsorted(ordered, values.contiguous(), right=right) for right in (False, True))
+    return (below + upto + 1).double() / 2
+
+
+def verdict(checked: Check) -> str:
+    """In plain words."""
+    gain = checked.gain
+    numbers = (
+        f"on prompts it has not seen, its loss is {checked.loss:.4f}, and that of q ≡ 1 {checked.loss_of_one:.4f}: "
+        f"a gain of {gain.value:.4f} [{gain.low:.4f}, {gain.high:.4f}]"
+    )
+    if checked.real:
+        said = f"real: {numbers}"
+    elif gain.high < 0:
+        said = f"worse than q ≡ 1: {numbers}"
+    else:
+        said = f"not better than q ≡ 1: {numbers}"
+    if checked.chance is not None:
+        said += f"; features exchanged at random do as well in {100 * checked.chance:.0f} % of tries"
+    if checked.halves is not None and not math.isnan(checked.halves):
+        said += f". Two halves of the comparisons agree on it with rank correlation {checked.halves:.2f}"
+    if checked.seeds:
+        said += f", pilots of two seeds with {sum(checked.seeds) / len(checked.seeds):.2f}"
+    return said

@@ -1,0 +1,57 @@
+"""Checks of scales: a stage of its own that changes no other, told by `run`, `scale --check` and the report."""
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.worlds.pipeline import recipe
+from unmdpo.cli import app
+from unmdpo.pipeline.executors import execute
+from unmdpo.pipeline.run import open_run
+from unmdpo.pipeline.store import Store
+from unmdpo.report import write_report
+
+pytestmark = pytest.mark.xdist_group("pipeline")  # they share one small world
+
+
+def test_every_scale_that_pilots_made_is_checked(done, tmp_path):
+    found = done.check("seq")
+    assert found.rows > 0
+    assert found.exchanged == []
+    assert done.artifact("check[ln]").manifest["notes"]["verdict"]
+    page = write_report(done, tmp_path / "report.html").read_text("utf-8")
+    assert "This scale is <b>" in page
+
+
+def test_policies_do_not_wait_for_it(done):
+    assert all("check" not in stage.inputs for stage in done.stages.values())
+
+
+def test_other_scales_are_not(folder, tmp_path):
+    scales = {"one": {"estimator": "constant"}, "votes": {"estimator": "entropy"}, "joint": {"estimator": "joint"}}
+    policies = {"dpo": {"objective": "dpo"}}
+    run = open_run(recipe(folder, scales=scales, policies=policies, evaluation=None), Store(tmp_path / "store"))
+    assert not any(name.startswith("check") for name in run.stages)
+
+
+def test_it_is_said_on_request(done, tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(done.recipe.to_yaml(), "utf-8")
+    arguments = ["scale", str(path), "seq", "--check", "--exchanges", "2", "--store", str(done.store.root)]
+    said = CliRunner().invoke(app, arguments)
+    assert said.exit_code == 0, said.output
+    assert "scale seq is" in said.output
+    assert "exchanged at random do as well in" in said.output
+    missing = CliRunner().invoke(app, ["scale", str(path), "sec", "--check", "--store", str(done.store.root)])
+    assert missing.exit_code == 2
+    assert "did you mean 'seq'" in missing.output
+
+
+def test_one_that_cannot_be_checked_is_refused(folder, tmp_path):
+    made = recipe(folder, scales={"one": {"estimator": "constant"}}, policies={"dpo": {"objective": "dpo"}})
+    store = Store(tmp_path / "store")
+    execute(open_run(made, store), until="comparisons")
+    path = tmp_path / "recipe.yaml"
+    path.write_text(made.to_yaml(), "utf-8")
+    said = CliRunner().invoke(app, ["scale", str(path), "one", "--check", "--store", str(store.root)])
+    assert said.exit_code == 2
+    assert "nothing can be held out" in said.output
