@@ -5,6 +5,8 @@ from typer.testing import CliRunner
 
 from tests.worlds.pipeline import recipe
 from unmdpo.cli import app
+from unmdpo.data.table import prompt_of
+from unmdpo.errors import UnmdpoWarning
 from unmdpo.pipeline.executors import execute
 from unmdpo.pipeline.run import open_run
 from unmdpo.pipeline.store import Store
@@ -24,6 +26,21 @@ def test_every_scale_that_pilots_made_is_checked(done, tmp_path):
 
 def test_policies_do_not_wait_for_it(done):
     assert all("check" not in stage.inputs for stage in done.stages.values())
+
+
+@pytest.mark.parametrize("estimator", ["ridge", "auto"])
+def test_estimators_of_the_whole_embedding_run_and_predict(folder, tmp_path, estimator):
+    scales = {"q": {"estimator": estimator, "length_normalized": True}}
+    policies = {"unm": {"objective": "unm-wr", "scale": "q"}}
+    run = open_run(recipe(folder, scales=scales, policies=policies, evaluation=None), Store(tmp_path / "store"))
+    with pytest.warns(UnmdpoWarning, match="nothing beats q ≡ 1"):  # seventeen prompts of random words
+        execute(run)
+    fitted = run.scale("q")
+    known = fitted.known()
+    prompts = [prompt_of(text) for text in known["prompt"].to_pylist()]
+    domains = dict(zip(known["prompt_hash"].to_pylist(), known["domain"].to_pylist(), strict=True))
+    assert len(fitted.predict(prompts, domains)) == len(known)
+    assert run.check("q").rows > 0
 
 
 def test_other_scales_are_not(folder, tmp_path):

@@ -92,4 +92,5 @@ def main(folder, checkpoint=None):
 
 if __name__ == "__main__":
     main(*map(Path, sys.argv[1:]))
+    dist.barrier()
     dist.destroy_process_group()

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from benchmarks.synthetic import random_utility_world
 
-from unmdpo.scale import ESTIMATORS, FrozenScale
+from unmdpo.scale import ESTIMATORS, FrozenScale, Rows, Units
 
 FROZEN = [name for name, estimator in ESTIMATORS.items() if not estimator.beside]
 BESIDE = [name for name in ESTIMATORS if name not in FROZEN]
@@ -42,3 +42,14 @@ def fitted(name, units, rows, **settings):
         estimator.scales(valid.unit[members])
         estimator.step(valid.unit[members], valid.evidence[members], valid.strength[members])
     return estimator.finish(rows)
+
+
+def world(seed, spread, prompts=600, dimensions=4, pairs=2):
+    """Residuals whose scale depends on the first feature, by `spread`."""
+    rng = torch.Generator().manual_seed(seed)
+    features = torch.randn(prompts, dimensions, generator=rng)
+    unit = torch.arange(prompts).repeat_interleave(pairs)
+    strength = torch.randint(1, 4, unit.shape, generator=rng).float()
+    uniform = torch.rand(unit.shape, generator=rng).clamp(1e-6, 1 - 1e-6)
+    noise = torch.exp(spread * features[:, 0])[unit] * torch.log(uniform / (1 - uniform))
+    return Units(features, None, torch.arange(prompts) % 5), Rows(unit, 0.4 * strength + noise, strength)

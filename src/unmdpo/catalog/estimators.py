@@ -47,6 +47,31 @@ class CrossFittedSettings(PooledSettings):
     placement: Placement = "ao"
 
 
+class RidgeSettings(EstimatorSettings):
+    """A linear map of prompt features, shrunken as held-out loss asks."""
+
+    unit: Literal["prompt"] = "prompt"
+    placement: Placement = Field("wr", description="placement of the margin in the fitting loss")
+    tau: Nonnegative = 1.0
+    levels: Levels = None
+    penalty: Nonnegative = Field(0.01, description="λ_q, the weight of (log q)²")
+    components: Count = Field(128, description="principal axes of the features")
+    features: Literal["embedding", "sketch"] = Field(
+        "embedding", description="the prompt's embedding and length, or the paper's sketch of the embedding"
+    )
+
+
+class AutoSettings(EstimatorSettings):
+    """The best of several on unseen prompts, or q ≡ 1."""
+
+    unit: Literal["prompt"] = "prompt"
+    placement: Placement = Field("wr", description="placement of the margin in the fitting loss")
+    tau: Nonnegative = 1.0
+    levels: Levels = None
+    penalty: Nonnegative = Field(0.01, description="λ_q, the weight of (log q)²")
+    features: Literal["embedding"] = "embedding"
+
+
 class EntropySettings(HeadSettings):
     smoothness: Nonnegative = 0.01
     epochs: int = Field(30, ge=0)
@@ -105,6 +130,12 @@ _ROWS = (
     Estimator(
         "cross-fitted", "a head for each fold, fitted outside it", _code("crossfit:CrossFittedScale"),
         CrossFittedSettings,
+    ),
+    Estimator(
+        "ridge", "linear in prompt features, shrunken as unseen prompts ask", _code("ridge:RidgeScale"), RidgeSettings,
+    ),
+    Estimator(
+        "auto", "the best of these on prompts it has not seen, or q ≡ 1", _code("auto:AutoScale"), AutoSettings,
     ),
     Estimator(
         "entropy", "from the spread of annotators' votes, without pilots", _code("entropy:EntropyScale"),

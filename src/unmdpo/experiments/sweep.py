@@ -27,6 +27,7 @@ from unmdpo.pipeline.stages.pilots import PILOT_STAGE
 from unmdpo.pipeline.stages.policies import POLICY_STAGE
 from unmdpo.pipeline.store import Store
 from unmdpo.pipeline.units import PromptIndex
+from unmdpo.scale.check import Check
 from unmdpo.stats.evaluation import Estimate, rank_correlation
 
 Measure = Callable[[Run], float]
@@ -110,6 +111,22 @@ def gain(candidate: str, opponent: str) -> Measure:
     return lambda run: run.compare(candidate, opponent, "held-out").reward_difference.value
 
 
+def called_real(scale: str) -> Measure:
+    """1 if the check of a scale calls it real, 0 if not: the mean over seeds is how often it does."""
+    return lambda run: float(_checked(run, scale).real)
+
+
+def held_out_gain(scale: str) -> Measure:
+    """How much smaller a scale's loss on unseen prompts is than that of q ≡ 1."""
+    return lambda run: _checked(run, scale).gain.value
+
+
+def _checked(run: Run, scale: str) -> Check:
+    found = run.check(scale)
+    assert found is not None  # the experiment asks for it
+    return found
+
+
 def pilot_cost(run: Run) -> float:
     """FLOPs of all pilots, as a multiple of training one policy."""
 
@@ -125,6 +142,11 @@ def _learned_beside(run: Run, policy: str) -> tuple[list[Prompt], list[float]]:
     return PromptIndex.of(rows).prompts(rows), POLICY_SCALE.load(run.artifact(POLICY_STAGE.called(policy))).q_.tolist()
 
 
+_ESTIMATORS = {"pooled": "pooled head (the paper's)", "ridge": "ridge", "auto": "auto"}
+_COMPARED = (
+    "scales={" + ", ".join(f"{name}: {{estimator: {name}}}" for name in _ESTIMATORS) + "}",
+    "policies={dpo: {objective: dpo}}",
+)
 _SCALES = "scales={seq: {estimator: pooled}, ln: {estimator: pooled, length_normalized: true}}"
 _DPO = "policies={dpo: {objective: dpo}}"
 _CONTROLLED = (
@@ -154,6 +176,18 @@ EXPERIMENTS: dict[str, Experiment] = {
             "ΔR": {"learned scale over q ≡ 1": gain("learned", "constant"), "q ≡ 1 over DPO": gain("constant", "dpo")},
         },
         _CONTROLLED,
+    ),
+    "real": Experiment(
+        "How often is a scale called real: where noise is the same for all prompts, and where it is not?",
+        "standard deviation of log q*",
+        _numbers("noise_spread", 0.0, 0.4, 0.8, 1.2),
+        {
+            "called real": {label: called_real(name) for name, label in _ESTIMATORS.items()},
+            "held-out gain over q ≡ 1": {label: held_out_gain(name) for name, label in _ESTIMATORS.items()},
+            "Spearman of q̂ with q*": {label: recovery(name) for name, label in _ESTIMATORS.items()},
+        },
+        _COMPARED,
+        until="check",
     ),
     "length": Experiment(
         "As vague prompts' answers differ more in length, does length-normalized fitting find q* better?",

@@ -21,9 +21,9 @@ from unmdpo.engine.settings import ModelSource
 from unmdpo.errors import UserError
 from unmdpo.files import replacing
 from unmdpo.pipeline.artifacts import COMPARISONS, ESTIMATOR, SCALES
+from unmdpo.pipeline.stages.scales import features_for
 from unmdpo.pipeline.store import Artifact
 from unmdpo.scale import Units
-from unmdpo.scale.features import count_sketch
 
 UNKNOWN = -1  # a domain not seen in training
 
@@ -49,11 +49,11 @@ class FittedScale:
         estimator = ESTIMATOR.load(self.artifact)
         if estimator.settings.unit != "prompt":
             raise UserError(f"scale '{self.name}' is for pairs, and cannot predict q for prompts without responses")
-        sketch = torch.zeros(len(prompts), 1)
+        known = torch.zeros(len(prompts), 1)
         if self.model is not None:
             embedder = Embedder(load_model(self.model, device=local_device()))
-            sketch = count_sketch(embeddings_of(embedder, Encoder.of(self.model), prompts))
-        return estimator.predict(Units(sketch, self._domain_ids(prompts, domains or {})))
+            known = features_for(estimator.settings, embeddings_of(embedder, Encoder.of(self.model), prompts), prompts)
+        return estimator.predict(Units(known, self._domain_ids(prompts, domains or {})))
 
     def table(self, prompts: Sequence[Prompt], domains: Mapping[str, str]) -> pa.Table:
         """New prompts with their q, smallest q first."""

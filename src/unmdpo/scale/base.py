@@ -5,6 +5,7 @@ estimator's settings, traits and defaults are in its row of `unmdpo.catalog.esti
 """
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import torch
@@ -15,6 +16,8 @@ from unmdpo.errors import UserError, did_you_mean
 from unmdpo.scale.data import Rows, Units
 from unmdpo.scale.fitting import HeadScale, MapName
 from unmdpo.scale.head import Activation
+
+FOLDS, FEW = 5, 3
 
 
 class ScaleEstimator(ABC):
@@ -85,6 +88,13 @@ def folds_of(units: Units) -> Tensor:
     if units.folds is None or not (units.folds != units.folds[0]).any():
         raise ValueError("cross-fitting needs the fold of every unit and at least two folds")
     return units.folds
+
+
+def with_enough_folds(units: Units) -> Units:
+    """Units with folds to choose by: their own, or new ones if they have fewer than three."""
+    if units.folds is not None and int((torch.bincount(units.folds) > 0).sum()) >= FEW:
+        return units
+    return replace(units, folds=torch.arange(len(units)) % FOLDS)
 
 
 def fold_count(units: Units) -> int:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from unmdpo.placement import SCORES
-from unmdpo.scale.base import FrozenScale, fold_count, folds_of
+from unmdpo.scale.base import FrozenScale, fold_count, folds_of, with_enough_folds
 from unmdpo.scale.data import Rows, Units
 from unmdpo.scale.diagnostics import correlation
 from unmdpo.scale.fitting import margins
@@ -25,11 +25,19 @@ Maker = Callable[[], FrozenScale]
 
 
 class Gain(NamedTuple):
-    """How much smaller the held-out loss is than with q ≡ 1, with its 95 % interval over prompts."""
+    """How much smaller the held-out loss is than with q ≡ 1."""
 
     value: float
-    low: float
-    high: float
+    error: float  # standard error over prompts
+
+    @property
+    def low(self) -> float:
+        """The lower end of the 95 % interval."""
+        return self.value - NORMAL * self.error
+
+    @property
+    def high(self) -> float:
+        return self.value + NORMAL * self.error
 
 
 @dataclass(frozen=True)
@@ -74,17 +82,15 @@ def check(
     """Checks an estimator on the evidence of pilots, which may have been trained with several `seeds`."""
     mean = replace(seeds[0], evidence=torch.stack([rows.evidence for rows in seeds]).mean(dim=0))
     held_out = out_of_fold_log_scales(make, units, mean)
-    gains = _gains(make, mean, held_out)
-    losses = _losses(make, mean.valid_rows, torch.zeros(len(units)))
-    one = float(losses.mean())
-    value = _with_interval(gains, mean.valid_rows.unit)
-    exchanged = []
+    judge = make()
+    one = float(_losses(judge, mean.valid_rows, torch.zeros(len(units))).mean())
+    value, exchanged = gain_of(judge, mean, held_out), list[float]()
     for place, shuffled in enumerate(_exchanged(units, exchanges)):
         report(f"{place + 1}/{exchanges} exchanges")
-        exchanged.append(float(_gains(make, mean, out_of_fold_log_scales(make, shuffled, mean)).mean()))
+        exchanged.append(gain_of(judge, mean, out_of_fold_log_scales(make, shuffled, mean)).value)
     return Check(
         prompts=int((torch.bincount(mean.valid_rows.unit) > 0).sum()),
-        rows=len(gains),
+        rows=len(mean.valid_rows),
         loss=one - value.value,
         loss_of_one=one,
         gain=value,
@@ -96,12 +102,13 @@ def check(
 
 def out_of_fold_log_scales(make: Maker, units: Units, rows: Rows) -> Tensor:
     """(u,) log q̂ of every unit, from an estimator that was fitted outside its fold, centered in each fold."""
+    units = with_enough_folds(units)
     folds, log_q = folds_of(units), torch.full((len(units),), torch.nan)
     for fold in range(fold_count(units)):
         outside = folds != fold
         if outside.all():
             continue  # nobody is in this fold
-        fitted = make().fit(units.select(outside), rows.reindexed(outside))
+        fitted = make().fit(with_enough_folds(units.select(outside)), rows.reindexed(outside))
         inside = fitted.predict(_as_known(units.select(~outside), units.select(outside))).double().log()
         log_q[~outside] = (inside - inside.mean()).float()
     return log_q
@@ -114,25 +121,22 @@ def _as_known(units: Units, to: Units) -> Units:
     return replace(units, domains=torch.where(torch.isin(units.domains, to.domains), units.domains, -1))
 
 
-def _losses(make: Maker, rows: Rows, log_q: Tensor) -> Tensor:
-    """(n,) ζ(−Γ) of valid rows, by the loss that the estimator is fitted with."""
-    settings: Any = make().settings
+def gain_of(estimator: FrozenScale, rows: Rows, log_q: Tensor) -> Gain:
+    """The gain of scales (u,) over q ≡ 1, by the loss that the estimator is fitted with; its error is from sums over
+    units, whose rows are alike."""
+    valid = rows.valid_rows
+    gains = _losses(estimator, valid, torch.zeros_like(log_q)) - _losses(estimator, valid, log_q)
+    mean = gains.mean()
+    sums = torch.zeros(len(log_q), dtype=torch.float64).index_add_(0, valid.unit, gains - mean)
+    return Gain(float(mean), float(torch.sqrt((sums**2).sum())) / len(gains))
+
+
+def _losses(estimator: FrozenScale, rows: Rows, log_q: Tensor) -> Tensor:
+    """(n,) ζ(−Γ) of valid rows."""
+    settings: Any = estimator.settings
     margin = margins(rows, settings.tau, settings.levels).double()
     score = SCORES[settings.placement](rows.evidence.double(), margin, log_q.double()[rows.unit].exp())
     return -logsigmoid(score)
-
-
-def _gains(make: Maker, rows: Rows, log_q: Tensor) -> Tensor:
-    valid = rows.valid_rows
-    return _losses(make, valid, torch.zeros_like(log_q)) - _losses(make, valid, log_q)
-
-
-def _with_interval(gains: Tensor, unit: Tensor) -> Gain:
-    """The mean over rows; its error from sums over units."""
-    mean = gains.mean()
-    sums = torch.zeros(int(unit.max()) + 1, dtype=torch.float64).index_add_(0, unit, gains - mean)
-    error = float(torch.sqrt((sums**2).sum())) / len(gains)
-    return Gain(float(mean), float(mean) - NORMAL * error, float(mean) + NORMAL * error)
 
 
 def _exchanged(units: Units, times: int) -> Iterator[Units]:
@@ -145,22 +149,12 @@ def _exchanged(units: Units, times: int) -> Iterator[Units]:
 def _halves(make: Maker, units: Units, rows: Rows) -> float | None:
     """Rank correlation of the scales fitted to two halves of the comparisons; None if no unit has two."""
     valid = rows.valid_rows
-    place = _place_in_unit(valid.unit)
+    place = valid.place_in_unit()
     if not (place > 0).any():
         return None
     first, second = (make().fit(units, valid.select(place % 2 == side)).q_.log() for side in (0, 1))
     repeated = torch.bincount(valid.unit, minlength=len(units)) > 1
     return rank_correlation(first[repeated], second[repeated])
-
-
-def _place_in_unit(unit: Tensor) -> Tensor:
-    """(n,) 0 for a unit's first row, 1 for its second, …"""
-    order = torch.argsort(unit, stable=True)
-    counts = torch.bincount(unit)
-    starts = torch.cumsum(counts, 0) - counts
-    place = torch.empty_like(unit)
-    place[order] = torch.arange(len(unit)) - starts[unit[order]]
-    return place
 
 
 def _between_seeds(make: Maker, units: Units, seeds: Sequence[Rows]) -> list[float]:

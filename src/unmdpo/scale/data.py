@@ -89,6 +89,17 @@ class Rows:
     def valid_rows(self) -> "Rows":
         return self.select(self.mask)
 
+    def place_in_unit(self) -> Tensor:
+        """(n,) 0, 1, … for the rows of each unit, in an order that looks random but does not depend on that of the
+        rows."""
+        shuffled = torch.argsort(torch.frac(self.evidence.double().abs() * 1e6), stable=True)
+        order = shuffled[torch.argsort(self.unit[shuffled], stable=True)]
+        counts = torch.bincount(self.unit)
+        starts = torch.cumsum(counts, 0) - counts
+        place = torch.empty_like(self.unit)
+        place[order] = torch.arange(len(self.unit)) - starts[self.unit[order]]
+        return place
+
     def reindexed(self, members: Tensor) -> "Rows":
         """The rows of the units where `members` (u,) is true, with those units renumbered."""
         new = torch.cumsum(members, 0) - 1

@@ -5,15 +5,17 @@
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-DIMENSION = 64
+DIMENSION, WIDE = 64, 512
 PROMPT_PREFIX = "pair-prompt-v1:"
 FLOOR = 1e-6
+FACTS = ("log characters", "log words")  # what is known about a prompt besides its embedding
 
 
 def signed_bucket(text: str, buckets: int = DIMENSION) -> tuple[int, int]:
@@ -38,6 +40,18 @@ def count_sketch(embeddings: Tensor, buckets: int = DIMENSION, prefix: str = PRO
     matrix = _sketch_matrix(dimension, buckets, prefix).to(embeddings.device)
     sums: Tensor = embeddings.float() @ matrix
     return sums / math.sqrt(max(1.0, dimension / buckets))
+
+
+def wide_features(embeddings: Tensor, texts: Sequence[str]) -> Tensor:
+    """(n, d + 2) embeddings, sketched to 512 numbers if they have more, and how long the prompts are."""
+    known = embeddings.float() if embeddings.shape[1] <= WIDE else count_sketch(embeddings, WIDE)
+    lengths = torch.tensor([[math.log1p(len(text)), math.log1p(len(text.split()))] for text in texts])
+    return torch.cat([known, lengths.reshape(-1, len(FACTS)).to(known)], dim=1)
+
+
+def narrow_features(wide: Tensor) -> Tensor:
+    """(n, 64) the sketch of the embeddings in wide features."""
+    return count_sketch(wide[:, : -len(FACTS)])
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,11 @@ def squashed(raw: Tensor, center: Center) -> Tensor:
     return _bounded(raw, center.raw) / BOUND
 
 
+def slope(raw: Tensor) -> Tensor:
+    """(u,) du/da of the centered map over a population, with its mean ā held."""
+    return 1 - torch.tanh((raw - raw.mean()) / BOUND) ** 2
+
+
 def _bounded(raw: Tensor, mean: Tensor) -> Tensor:
     return BOUND * torch.tanh((raw - mean) / BOUND)
 

@@ -137,6 +137,7 @@ def main(recipe: str, root: str, name: str) -> None:
     run = open_run(Recipe.model_validate_json(Path(recipe).read_text("utf-8")), Store(Path(root)))
     try:
         take_part(run, run.stages[name], _tell)
+        dist.barrier()  # a rank that leaves early may take the others' connections with it
         dist.destroy_process_group()
     except Stopped as error:
         os._exit(128 + error.signal)

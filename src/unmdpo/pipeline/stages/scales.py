@@ -1,14 +1,15 @@
 """Prompt scales: q for every training prompt (or pair), fitted once and frozen."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from unmdpo.catalog.estimators import ESTIMATORS
-from unmdpo.data import Comparison
-from unmdpo.errors import UserError
+from unmdpo.catalog.estimators import ESTIMATORS, EstimatorSettings
+from unmdpo.data import Comparison, Prompt
+from unmdpo.errors import UnmdpoWarning, UserError
 from unmdpo.pipeline.artifacts import COMPARISONS, EMBEDDINGS, ESTIMATOR, PROMPTS, SCALES, Evidence, ScaleTable
 from unmdpo.pipeline.graph import Graph
 from unmdpo.pipeline.stage import Job, Kind, Notes, Stage
@@ -18,7 +19,7 @@ from unmdpo.pipeline.stages.reference import features
 from unmdpo.pipeline.store import Artifact
 from unmdpo.pipeline.units import UnitNames, pair_hash, strengths, vote_counts
 from unmdpo.scale import FrozenScale, Rows, Units, make_estimator
-from unmdpo.scale.features import DIMENSION, count_sketch
+from unmdpo.scale.features import DIMENSION, count_sketch, wide_features
 from unmdpo.scale.pair_features import pair_features
 from unmdpo.settings import Strict
 
@@ -86,6 +87,9 @@ def fit_scale(job: Job[ScaleSettings]) -> Notes:
     estimator = make_estimator(choice.name, choice.settings)
     assert isinstance(estimator, FrozenScale)
     estimator.fit(units, _evidence(rows, names, job))
+    if estimator.diagnostics_.get("constant"):
+        what = f"{job.stage.name}: on prompts it has not seen, nothing beats q ≡ 1, so q ≡ 1 is used"
+        warnings.warn(what, UnmdpoWarning, stacklevel=2)
     job.save(ESTIMATOR, estimator)
     job.save(SCALES, ScaleTable(names.prompts, names.pairs, estimator.q_.double().tolist()))
     return {"units": len(units), **estimator.diagnostics_}
@@ -95,10 +99,11 @@ def units_of(rows: Sequence[Comparison], choice: EstimatorChoice, job: Job[Any])
     """Features, domains and folds of the units that an estimator uses."""
     names = UnitNames(rows, choice.unit)
     index, prompt_of = names.index, names.index.of_row[names.first_row]
-    sketches = torch.zeros(len(index.hashes), DIMENSION)
+    known = torch.zeros(len(index.hashes), DIMENSION)
     if "features" in job.inputs:
-        sketches = count_sketch(_embeddings(job.inputs["features"], index.hashes))
-    inputs = sketches[prompt_of]
+        embeddings, settings = _embeddings(job.inputs["features"], index.hashes), resolved_settings(choice)
+        known = features_for(settings, embeddings, index.prompts(rows))
+    inputs = known[prompt_of]
     if choice.unit == "pair":
         pairs = [rows[row].pair for row in names.first_row]
         inputs = pair_features(inputs, [a for a, _ in pairs], [b for _, b in pairs])
@@ -106,6 +111,17 @@ def units_of(rows: Sequence[Comparison], choice: EstimatorChoice, job: Job[Any])
     folds = index.entropy_folds(choice.folds) if own_folds else index.folds(choice.folds, choice.fold_seed)
     domains = index.domains(rows)[prompt_of] if choice.domains else torch.zeros_like(prompt_of)
     return Units(inputs, domains, folds[prompt_of]), names
+
+
+def resolved_settings(choice: EstimatorChoice) -> EstimatorSettings:
+    return ESTIMATORS[choice.name].resolve(choice.settings)
+
+
+def features_for(settings: EstimatorSettings, embeddings: Tensor, prompts: Sequence[Prompt]) -> Tensor:
+    """What an estimator knows about prompts: the paper's sketch of their embeddings, or more."""
+    if getattr(settings, "features", "sketch") == "sketch":
+        return count_sketch(embeddings)
+    return wide_features(embeddings, ["\n".join(message.content for message in prompt) for prompt in prompts])
 
 
 def _embeddings(artifact: Artifact, hashes: list[str]) -> Tensor:
