@@ -24,7 +24,7 @@ pytestmark = pytest.mark.xdist_group("pipeline")  # they share one small world
 
 def test_everything_is_made_once_and_verified(done, folder):
     assert {stage.kind.name for stage in done.stages.values()} == {
-        "comparisons", "validation", "panel", "encoded", "reference", "features", "pilot", "oof", "scale",
+        "comparisons", "validation", "panel", "encoded", "reference", "features", "pilot", "oof", "scale", "check",
         "policy", "generation", "judgement", "summary",
     }  # fmt: skip
     again = events(open_run(recipe(folder), Store(folder / "store")))
@@ -204,3 +204,9 @@ def test_a_stage_that_began_nothing_leaves_nothing(folder, tmp_path):
     with pytest.raises(UserError, match="out of order"):
         execute(run)
     assert [*(tmp_path / "store" / "work").iterdir()] == []
+
+
+def test_several_ends_with_commas(done):
+    names = done.wanted("scale[seq],generation[dpo,one]")
+    assert {"scale[seq]", "generation[dpo,one]", "policy[dpo]", "oof"} <= {*names}
+    assert "scale[ln]" not in names

@@ -1,6 +1,7 @@
 """A recipe's stages in a store: what is finished, its results, and which artifacts belong together."""
 
 import fnmatch
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -204,7 +205,8 @@ class Run:
         return names
 
     def wanted(self, until: str | None = None, only: str | None = None) -> list[str]:
-        """All stages; or those matching `until` and everything they need; or just those matching `only`."""
+        """All stages; or those matching `until` (several with commas) and everything they need; or just those matching
+        `only`."""
         if only is not None:
             return self.matching(only)
         if until is None:
@@ -217,8 +219,9 @@ class Run:
                 for other in stage.inputs.values():
                     visit(other)
 
-        for name in self.matching(until):
-            visit(self.stages[name])
+        for pattern in re.split(r",(?![^\[]*\])", until):
+            for name in self.matching(pattern):
+                visit(self.stages[name])
         return [name for name in self.stages if name in needed]
 
     def with_dependents(self, names: Sequence[str]) -> list[str]:

@@ -23,8 +23,8 @@ from unmdpo.scale.features import Standardizer
 from unmdpo.scale.fitting import margins
 from unmdpo.scale.maps import Center
 
-PATH = (30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03)  # α, for features of unit variance
-STEPS, ENOUGH = 12, 1e-7  # Newton steps at most, and the improvement below which they end
+PATH = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03)  # α, for features of unit variance
+STEPS, ENOUGH = 12, 1e-6  # Newton steps at most, and the improvement below which they end
 FLAT = 1e-3  # least curvature of a row, where the loss is not convex
 Losses = Callable[[Tensor], Tensor]  # (u,) log q of units → (n,) losses of rows
 LossesOf = Callable[[Rows], Losses]
