@@ -3,7 +3,8 @@
 Usage:
 
     python -m benchmarks.scale             times on this machine
-    python -m benchmarks.scale --recovery  Spearman correlations in worlds with a known noise scale
+    python -m benchmarks.scale --recovery [--estimator ridge] [--prompts 500 4000]
+                                           Spearman correlations in worlds with a known noise scale
 """
 
 import argparse
@@ -15,7 +16,7 @@ import torch
 from scipy.stats import spearmanr
 
 from benchmarks.synthetic import random_utility_world
-from unmdpo.scale import PooledScale, Rows, Units
+from unmdpo.scale import FrozenScale, PooledScale, Rows, Units, make_estimator
 from unmdpo.scale.features import count_sketch
 from unmdpo.scale.pair_features import pair_features
 
@@ -58,16 +59,20 @@ WORLDS: dict[str, dict[str, float]] = {
 }
 
 
-def recovery(seeds: int = 5) -> None:
+def recovery(estimator: str, sizes: list[int], seeds: int = 5) -> None:
     print("world | prompts | Spearman with q* | with gap size | std of log q̂")
     for name, knobs in WORLDS.items():
-        for prompts in (500, 4_000, 22_756):
+        for prompts in sizes:
             results = []
             for seed in range(seeds):
                 world = random_utility_world(prompts, seed=seed, **knobs)  # type: ignore[arg-type]
-                fitted = PooledScale().fit(world.units, world.rows)
+                fitted = make_estimator(estimator, {})
+                assert isinstance(fitted, FrozenScale)
+                fitted.fit(world.units, world.rows)
                 noise, gaps = (
-                    float(spearmanr(fitted.q_, truth).statistic) if truth.std() > 0 else float("nan")
+                    float(spearmanr(fitted.q_, truth).statistic)
+                    if truth.std() > 0 and fitted.q_.std() > 0
+                    else (0.0 if truth.std() > 0 else float("nan"))
                     for truth in (world.true_scale, world.gap_size)
                 )
                 results.append([noise, gaps, fitted.diagnostics_["log_std"]])
@@ -79,4 +84,10 @@ def recovery(seeds: int = 5) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--recovery", action="store_true")
-    (recovery if parser.parse_args().recovery else times)()
+    parser.add_argument("--estimator", default="pooled")
+    parser.add_argument("--prompts", type=int, nargs="+", default=[500, 4_000, 22_756])
+    given = parser.parse_args()
+    if given.recovery:
+        recovery(given.estimator, given.prompts)
+    else:
+        times()
