@@ -33,16 +33,18 @@ def test_every_point_is_a_recipe(name, tmp_path):
         demo_recipe(tmp_path, knobs, [*BUDGET, *chosen.overrides, *point.overrides])
 
 
-def test_an_experiment_end_to_end(tmp_path):
-    """Joint scales, frozen scales and policies on the smallest world; then again, reusing the results."""
-    chosen = replace(EXPERIMENTS["joint"], points=EXPERIMENTS["joint"].points[:1])
+@pytest.mark.filterwarnings("ignore:.*nothing beats:unmdpo.errors.UnmdpoWarning")
+@pytest.mark.parametrize("name", ["joint", "real", "ceiling"])
+def test_an_experiment_end_to_end(name, tmp_path):
+    """Scales and policies on the smallest world; then again, reusing the results."""
+    chosen = replace(EXPERIMENTS[name], points=EXPERIMENTS[name].points[-1:])
     arguments = (chosen, tmp_path, [0], 1, replace(SMALL, prompts=100), TINY, lambda text: None)
     results = list(sweep(*arguments))
     assert {(r.chart, r.series) for r in results} == {
         (chart, series) for chart, measures in chosen.measures.items() for series in measures
     }
     assert list(sweep(*arguments)) == results
-    written = write_sweep(chosen, "joint", results, tmp_path / "out")
+    written = write_sweep(chosen, name, results, tmp_path / "out")
     assert len(written) == 1 + len(chosen.measures)
     assert [row["values"] for row in json.loads(written[0].read_text())] == [r.values for r in results]
     for path in written[1:]:

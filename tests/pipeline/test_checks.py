@@ -1,12 +1,14 @@
 """Checks of scales: a stage of its own that changes no other, told by `run`, `scale --check` and the report."""
 
+import json
+
 import pytest
 from typer.testing import CliRunner
 
 from tests.worlds.pipeline import recipe
 from unmdpo.cli import app
 from unmdpo.data.table import prompt_of
-from unmdpo.errors import UnmdpoWarning
+from unmdpo.errors import UnmdpoWarning, UserError
 from unmdpo.pipeline.executors import execute
 from unmdpo.pipeline.run import open_run
 from unmdpo.pipeline.store import Store
@@ -41,6 +43,29 @@ def test_estimators_of_the_whole_embedding_run_and_predict(folder, tmp_path, est
     domains = dict(zip(known["prompt_hash"].to_pylist(), known["domain"].to_pylist(), strict=True))
     assert len(fitted.predict(prompts, domains)) == len(known)
     assert run.check("q").rows > 0
+
+
+def test_scales_from_a_file(folder, tmp_path, done):
+    known = done.scale("seq").known()
+    pairs = [*zip(known["prompt_hash"].to_pylist(), known["q"].to_pylist(), strict=True)]
+    path = tmp_path / "q.jsonl"
+
+    def written(rows):
+        path.write_text("".join(json.dumps({"prompt_hash": name, "q": q}) + "\n" for name, q in rows))
+        scales = {"mine": {"estimator": "given", "settings": {"path": str(path)}}}
+        policies = {"unm": {"objective": "unm-wr", "scale": "mine"}}
+        return open_run(recipe(folder, scales=scales, policies=policies, evaluation=None), done.store)
+
+    run = written(pairs)
+    execute(run)
+    again = dict(zip(*(run.scale("mine").known()[name].to_pylist() for name in ("prompt_hash", "q")), strict=True))
+    assert again == pytest.approx(dict(pairs), rel=1e-5)
+    assert written([(name, q + 0.5) for name, q in pairs]).stages["policy[unm]"].key != run.stages["policy[unm]"].key
+    with pytest.raises(UserError, match="no q for 1 of"):
+        execute(written(pairs[1:]))
+    path.unlink()
+    with pytest.raises(UserError, match=r"scales\.mine\.settings\.path"):
+        execute(run)
 
 
 def test_other_scales_are_not(folder, tmp_path):

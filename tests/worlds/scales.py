@@ -7,8 +7,9 @@ from benchmarks.synthetic import random_utility_world
 
 from unmdpo.scale import ESTIMATORS, FrozenScale, Rows, Units
 
-FROZEN = [name for name, estimator in ESTIMATORS.items() if not estimator.beside]
-BESIDE = [name for name in ESTIMATORS if name not in FROZEN]
+LEARNED = [name for name, estimator in ESTIMATORS.items() if estimator.files is None]
+FROZEN = [name for name in LEARNED if not ESTIMATORS[name].beside]
+BESIDE = [name for name in LEARNED if name not in FROZEN]
 QUICK = {"entropy": {"epochs": 4}}
 
 

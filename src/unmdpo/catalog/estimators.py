@@ -72,6 +72,17 @@ class AutoSettings(EstimatorSettings):
     features: Literal["embedding"] = "embedding"
 
 
+class GivenSettings(EstimatorSettings):
+    """Scales from a file."""
+
+    unit: Literal["prompt"] = "prompt"
+    path: str = Field(description="JSON lines or Parquet with prompt or prompt_hash, and q, for all training prompts")
+    power: Nonnegative = Field(1.0, description="log q is multiplied by this")
+    bound: Positive | None = Field(
+        None, description="b of the centered map, log(2)/2 in the paper: scales differ by at most e^(2b)"
+    )
+
+
 class EntropySettings(HeadSettings):
     smoothness: Nonnegative = 0.01
     epochs: int = Field(30, ge=0)
@@ -110,6 +121,7 @@ class Estimator:
     pilots: bool = True  # fitted to the pilots' out-of-fold values
     own_folds: bool = False  # cross-fits on its own folds instead of the pilots'
     follows: tuple[str, ...] = ()  # settings taken from the policy unless the recipe sets them
+    files: Callable[[Any], list[str]] | None = None  # settings → local files that it reads
 
     def resolve(self, given: Mapping[str, Any]) -> EstimatorSettings:
         """The settings with defaults filled in; raises UserError for unknown names and bad values."""
@@ -125,6 +137,10 @@ _ROWS = (
     Estimator(
         "constant", "q ≡ 1, the control", _code("pooled:ConstantScale"), EstimatorSettings,
         features=False, pilots=False,
+    ),
+    Estimator(
+        "given", "q from a file, centered", _code("given:GivenScale"), GivenSettings, features=False, pilots=False,
+        files=lambda settings: [settings.path],
     ),
     Estimator("pooled", "one head fitted to all out-of-fold values", _code("pooled:PooledScale"), PooledSettings),
     Estimator(

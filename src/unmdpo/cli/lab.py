@@ -87,7 +87,9 @@ def _show_check(check: "ScaleCheck") -> None:
 
 @app.command("sweep")
 def sweep(
-    experiment: Annotated[str, typer.Argument(help="noise, real, length, joint or pilots.")],
+    experiment: Annotated[
+        str, typer.Argument(help="noise, real, ceiling, ceiling-pairs, ceiling-strength, length, joint or pilots.")
+    ],
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, each for its own world and training.")] = 3,
     folder: Annotated[Path, typer.Option(help="Folder for runs, numbers and figures.")] = Path("unmdpo-lab"),
     jobs: Annotated[int | None, typer.Option(min=1, help="Stages to run at once.")] = None,

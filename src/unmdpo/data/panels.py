@@ -1,6 +1,7 @@
 """Prompts to evaluate on: panels and validation splits drawn by hash and seed alone, and prompt files."""
 
 import hashlib
+import math
 import random
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -90,6 +91,19 @@ def read_answers(path: Path) -> dict[str, str]:
             raise row.error("a second, different answer to the same prompt")
         answers[name] = row.text(column)
     return answers
+
+
+def read_scales(path: Path) -> dict[str, float]:
+    """Scales made elsewhere, by prompt hash: a row has the prompt or its hash, and a positive `q`."""
+    scales = dict[str, float]()
+    for row in read_strictly(path):
+        q = row.number("q")
+        if not 0 < q < math.inf:
+            raise row.error(f"q should be a positive number, not {q}")
+        name = row.text("prompt_hash") if "prompt_hash" in row else prompt_hash(_prompt(row))
+        if scales.setdefault(name, q) != q:
+            raise row.error("a second, different q of the same prompt")
+    return scales
 
 
 def _prompt(row: Row) -> Prompt:

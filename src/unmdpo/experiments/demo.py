@@ -12,7 +12,7 @@ from scipy.stats import gmean
 from unmdpo.data.identity import Prompt
 from unmdpo.data.table import prompt_of
 from unmdpo.errors import UserError
-from unmdpo.files import write_json
+from unmdpo.files import write_json, write_lines
 from unmdpo.lab import model_folder
 from unmdpo.lab.shapes import write
 from unmdpo.lab.tasks import read
@@ -23,18 +23,23 @@ from unmdpo.stats.evaluation import Estimate, rank_correlation
 
 WORLD = Knobs(prompts=1500, noise=1.2, noise_spread=0.8)
 HELD_OUT = 500  # prompts
+TRUTH = "true-scale.jsonl"  # next to a world: q* of its prompts, for `estimator: given`
 KNOBS = "world.json"  # next to a world's data: the knobs it was generated with
 
 
 def demo_recipe(folder: Path, knobs: Knobs = WORLD, overrides: Sequence[str] = ()) -> Recipe:
-    """Writes the world below `folder` and returns the recipe that learns from it."""
+    """Writes the world below `folder` and returns the recipe that learns from it. In overrides, `{truth}` is the file
+    with q*."""
     world, place = World(knobs), folder.resolve() / "world"
     place.mkdir(parents=True, exist_ok=True)
     write_json(place / KNOBS, asdict(knobs))
     write(place / "train.jsonl", world.comparisons())
     write(place / "validation.jsonl", world.comparisons("validation", HELD_OUT))
+    write_lines(folder.resolve() / TRUTH, ({"prompt": one.text, "q": one.scale} for one in world.prompts()))
     here = (f"data.path={json.dumps(str(place))}", f"model.path={json.dumps(str(model_folder()))}")
-    return load_recipe(str(files("unmdpo.lab") / "demo.yaml"), [*here, *overrides])
+    truth = json.dumps(str(folder.resolve() / TRUTH))
+    told = [override.replace("{truth}", truth) for override in overrides]
+    return load_recipe(str(files("unmdpo.lab") / "demo.yaml"), [*here, *told])
 
 
 @dataclass(frozen=True)

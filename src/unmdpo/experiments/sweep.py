@@ -161,6 +161,25 @@ _BESIDE = (
 )
 
 
+# The truth as a scale, under maps of which the paper's is the narrowest: how far apart two prompts' q may be
+_TRUTHS = {"true q*, at most 2 ×": math.log(2) / 2, "4 ×": math.log(4) / 2, "10 ×": math.log(10) / 2}
+_CEILING = (
+    "scales={one: {estimator: constant}, "
+    + ", ".join(
+        f"t{place}: {{estimator: given, settings: {{path: {{truth}}, bound: {bound}}}}}"
+        for place, bound in enumerate(_TRUTHS.values())
+    )
+    + "}",
+    "policies={dpo: {objective: dpo}, constant: {objective: unm-wr, scale: one}, "
+    + ", ".join(f"t{place}: {{objective: unm-wr, scale: t{place}}}" for place in range(len(_TRUTHS)))
+    + "}",
+)
+_GAINS: Mapping[str, Mapping[str, Measure]] = {
+    "ΔR over q ≡ 1": {label: gain(f"t{place}", "constant") for place, label in enumerate(_TRUTHS)},
+    "ΔR over DPO": {"q ≡ 1": gain("constant", "dpo")},
+}
+
+
 def _numbers(knob: str, *values: float) -> tuple[Point, ...]:
     return tuple(Point(f"{value:g}", value, {knob: value}) for value in values)
 
@@ -196,6 +215,27 @@ EXPERIMENTS: dict[str, Experiment] = {
         {"Spearman of q̂ with q*": {"sequence-level": recovery("seq"), "length-normalized": recovery("ln")}},
         (_SCALES, _DPO),
         until="scale",
+    ),
+    "ceiling": Experiment(
+        "If q* itself were known, what would a policy gain over q ≡ 1?",
+        "standard deviation of log q*",
+        _numbers("noise_spread", 0.4, 0.8, 1.2, 1.6),
+        _GAINS,
+        _CEILING,
+    ),
+    "ceiling-pairs": Experiment(
+        "If q* itself were known, does it pay more with more comparisons of each prompt?",
+        "comparisons per prompt",
+        _numbers("pairs_per_prompt", 1, 2, 4, 8),
+        _GAINS,
+        _CEILING,
+    ),
+    "ceiling-strength": Experiment(
+        "If q* itself were known, does it pay more where strengths say more?",
+        "how closely strengths follow the annotators' utility",
+        _numbers("informativeness", 0.0, 0.5, 1.0),
+        _GAINS,
+        _CEILING,
     ),
     "joint": Experiment(
         "Does a scale that learns beside the policy find q*, or run to its bounds?",
@@ -254,8 +294,9 @@ def sweep(
         for seed in seeds:
             report(f"{chosen.knob}: {point.label}, seed {seed}")
             turned = replace(knobs, **point.knobs, seed=seed)
+            world = folder / "worlds" / _name_of(turned)
             overrides = [f"seed={seed}", *budget, *chosen.overrides, *point.overrides]
-            recipe = demo_recipe(folder / "worlds" / _name_of(turned), turned, overrides)
+            recipe = demo_recipe(world, turned, overrides)
             runs.append(execute(open_run(recipe, Store(folder / "store")), until=chosen.until, jobs=jobs))
         for chart, series in chosen.measures.items():
             for name, measure in series.items():

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from unmdpo.catalog.estimators import ESTIMATORS
 from unmdpo.catalog.judges import JudgeSettings, kind_of
 from unmdpo.data import Message
 from unmdpo.engine.models import check_reachable
@@ -76,6 +77,9 @@ def missing_places(recipe: Recipe) -> dict[str, str]:
     models: dict[str, str | None] = {"model.path": recipe.model.path}
     data = {f"data.mix.{name}.path" if name else "data.path": part.path for name, part in recipe.data.parts.items()}
     data["data.validation.path"] = recipe.data.validation.path
+    for name, scale in recipe.scales.items():
+        read = ESTIMATORS[scale.estimator].files
+        data |= {f"scales.{name}.settings.path": path for path in ([] if read is None else read(scale.resolved))}
     if recipe.pilots.model is not None:
         models["pilots.model.path"] = recipe.pilots.model.path
     for key, judge in judges(recipe).items():

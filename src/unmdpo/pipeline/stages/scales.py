@@ -2,16 +2,18 @@
 
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from unmdpo.catalog.estimators import ESTIMATORS, EstimatorSettings
+from unmdpo.catalog.estimators import ESTIMATORS, EstimatorSettings, GivenSettings
 from unmdpo.data import Comparison, Prompt
+from unmdpo.data.panels import read_scales
 from unmdpo.errors import UnmdpoWarning, UserError
 from unmdpo.pipeline.artifacts import COMPARISONS, EMBEDDINGS, ESTIMATOR, PROMPTS, SCALES, Evidence, ScaleTable
-from unmdpo.pipeline.graph import Graph
+from unmdpo.pipeline.graph import Files, Graph
 from unmdpo.pipeline.stage import Job, Kind, Notes, Stage
 from unmdpo.pipeline.stages.data import comparisons
 from unmdpo.pipeline.stages.pilots import evidence_in, out_of_fold
@@ -40,6 +42,12 @@ class ScaleSettings(Strict):
     length_normalized: bool
 
 
+class GivenScaleSettings(ScaleSettings):
+    """Of scales that are read from files."""
+
+    files: Files
+
+
 def scales(graph: Graph) -> None:
     """Adds every scale in the recipe that is fitted before the policies."""
     for name, spec in graph.recipe.scales.items():
@@ -54,8 +62,10 @@ def scale(graph: Graph, name: str) -> Stage[Any]:
 
 
 def scale_settings(graph: Graph, name: str) -> ScaleSettings:
-    normalized = graph.recipe.scales[name].length_normalized
-    return ScaleSettings(estimator=estimator_choice(graph, name), length_normalized=normalized)
+    spec, choice = graph.recipe.scales[name], estimator_choice(graph, name)
+    settings = ScaleSettings(estimator=choice, length_normalized=spec.length_normalized)
+    files = ESTIMATORS[spec.estimator].files
+    return settings if files is None else GivenScaleSettings(**dict(settings), files=graph.files(files(spec.resolved)))
 
 
 def needed(graph: Graph, name: str) -> dict[str, Stage[Any]]:
@@ -99,9 +109,11 @@ def units_of(rows: Sequence[Comparison], choice: EstimatorChoice, job: Job[Any])
     """Features, domains and folds of the units that an estimator uses."""
     names = UnitNames(rows, choice.unit)
     index, prompt_of = names.index, names.index.of_row[names.first_row]
-    known = torch.zeros(len(index.hashes), DIMENSION)
+    known, settings = torch.zeros(len(index.hashes), DIMENSION), resolved_settings(choice)
+    if isinstance(settings, GivenSettings):
+        known = _given(settings, index.hashes)
     if "features" in job.inputs:
-        embeddings, settings = _embeddings(job.inputs["features"], index.hashes), resolved_settings(choice)
+        embeddings = _embeddings(job.inputs["features"], index.hashes)
         known = features_for(settings, embeddings, index.prompts(rows))
     inputs = known[prompt_of]
     if choice.unit == "pair":
@@ -122,6 +134,18 @@ def features_for(settings: EstimatorSettings, embeddings: Tensor, prompts: Seque
     if getattr(settings, "features", "sketch") == "sketch":
         return count_sketch(embeddings)
     return wide_features(embeddings, ["\n".join(message.content for message in prompt) for prompt in prompts])
+
+
+def _given(settings: GivenSettings, hashes: list[str]) -> Tensor:
+    """(u, 1) log q from a file."""
+    scales = read_scales(Path(settings.path).expanduser())
+    missing = [name for name in hashes if name not in scales]
+    if missing:
+        raise UserError(
+            f"{settings.path}: no q for {len(missing)} of {len(hashes)} training prompts, such as the one with "
+            f"prompt_hash {missing[0]}"
+        )
+    return torch.tensor([scales[name] for name in hashes]).log()[:, None]
 
 
 def _embeddings(artifact: Artifact, hashes: list[str]) -> Tensor:

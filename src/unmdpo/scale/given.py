@@ -1,0 +1,41 @@
+"""Scales that come from elsewhere: another tool, or a world whose truth is known."""
+
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from unmdpo.catalog.estimators import GivenSettings
+from unmdpo.errors import UserError
+from unmdpo.scale.base import FrozenScale
+from unmdpo.scale.data import Rows, Units
+from unmdpo.scale.diagnostics import diagnose
+from unmdpo.scale.fitting import margins
+
+
+class GivenScale(FrozenScale):
+    """Units' only feature is their log q. It is centered and, with a bound b, mapped to b·tanh(log q/b) and centered
+    again, as learned scales are."""
+
+    name: ClassVar = "given"
+    settings: GivenSettings
+
+    def fit(self, units: Units, rows: Rows) -> Self:
+        log_q, bound = self.settings.power * units.features[:, 0].double(), self.settings.bound
+        log_q = log_q - log_q.mean()
+        if bound is not None:
+            log_q = bound * torch.tanh(log_q / bound)
+            log_q = log_q - log_q.mean()
+        self.q_ = log_q.exp().float()
+        self.diagnostics_ = diagnose(self.q_, rows, margins(rows, 1.0, None), torch.zeros(len(units)))
+        return self
+
+    def predict(self, units: Units) -> Tensor:
+        raise UserError("these scales were given for the training prompts, and say nothing about others")
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"q": self.q_}
+
+    def restore(self, tensors: dict[str, Tensor]) -> Self:
+        self.q_ = tensors["q"]
+        return self
