@@ -11,7 +11,16 @@ from scipy.stats import spearmanr
 
 from tests.worlds.scales import world
 from unmdpo.scale import FrozenScale, Rows, Units, make_estimator
-from unmdpo.scale.check import Check, Gain, check, out_of_fold_log_scales, rank_correlation, verdict
+from unmdpo.scale.check import (
+    Check,
+    Gain,
+    check,
+    exchanged_gain,
+    gain_of,
+    out_of_fold_log_scales,
+    rank_correlation,
+    verdict,
+)
 
 
 def pooled():
@@ -78,10 +87,11 @@ def test_nothing_of_a_fold_reaches_its_own_scales():
 
 def test_where_scales_differ_they_are_real():
     units, rows = world(0, 1.0)
-    found = check(pooled, units, [rows], exchanges=9)
+    found = check(pooled, units, [rows])
     assert found.real
     assert verdict(found).startswith("real: on prompts it has not seen")
-    assert found.chance == pytest.approx(0.1)
+    assert found.chance == pytest.approx(0.001)
+    assert found.exchanged < found.gain.value
     assert found.halves > 0.5
 
 
@@ -118,8 +128,28 @@ def test_prompts_with_one_comparison_have_no_halves():
     assert check(pooled, units, [rows]).halves is None
 
 
+def test_exchanges_stay_within_folds_and_give_every_order_its_chance():
+    """Two folds of two prompts: four orders, of which the true one is the best."""
+    log_q, folds = torch.tensor([0.5, -0.5, 0.3, -0.3]), torch.tensor([0, 0, 1, 1])
+    rows = Rows(torch.arange(4), torch.tensor([-3.0, 1.0, -3.0, 1.0]), torch.zeros(4))
+    mean, chance = exchanged_gain(pooled(), rows, log_q, folds)
+    assert chance == pytest.approx(0.25, abs=0.05)
+    orders = [log_q, log_q[[1, 0, 2, 3]], log_q[[0, 1, 3, 2]], log_q[[1, 0, 3, 2]]]
+    assert mean == pytest.approx(np.mean([gain_of(pooled(), rows, order).value for order in orders]), abs=0.02)
+
+
+def test_chance_is_uniform_where_there_is_nothing():
+    found = []
+    for seed in range(60):
+        rng = torch.Generator().manual_seed(seed)
+        units, rows = world(seed, 0.0, prompts=80)
+        found.append(exchanged_gain(pooled(), rows, torch.randn(80, generator=rng), units.folds)[1])
+    assert np.mean(found) == pytest.approx(0.5, abs=0.12)
+    assert np.mean(np.array(found) <= 0.05) <= 0.12
+
+
 def test_it_reads_back_as_it_was():
-    made = Check(3, 6, 1.0, 1.1, Gain(0.1, 0.05), None, [0.5], [0.01])
+    made = Check(3, 6, 1.0, 1.1, Gain(0.1, 0.05), None, [0.5], 0.01, 0.02)
     assert Check.of_dict(made.to_dict()) == made
 
 

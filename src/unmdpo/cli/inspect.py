@@ -169,14 +169,11 @@ def scale(
     data: Annotated[str | None, typer.Option(help="New comparisons; default: the training prompts.")] = None,
     out: Annotated[Path, typer.Option(help="File to write.")] = Path("scale.parquet"),
     check: Annotated[bool, typer.Option("--check", help="Say whether the scale is real; write nothing.")] = False,
-    exchanges: Annotated[
-        int, typer.Option(min=0, help="With --check: how often prompts' features are exchanged at random.")
-    ] = 19,
     store: StoreOption = HERE,
 ) -> None:
     """Write each prompt's q to a Parquet file, smallest (surest) first; or check whether the scale is real."""
     if check:
-        _check_scale(recipe, name, exchanges, store)
+        _check_scale(recipe, name, store)
         return
     from unmdpo.data import load_comparisons
     from unmdpo.data.domains import modal_domains
@@ -194,11 +191,20 @@ def scale(
     typer.echo(f"{out}: {len(table):,} prompts, q from {low:.4f} to {high:.4f}")
 
 
-def _check_scale(recipe: str, name: str, exchanges: int, store: Path) -> None:
-    from unmdpo.pipeline.check_again import check_again
+def _check_scale(recipe: str, name: str, store: Path) -> None:
+    from unmdpo.errors import UserError, did_you_mean
     from unmdpo.scale.check import verdict
 
-    found = check_again(opened(recipe, [], store), name, exchanges, lambda text: typer.echo(text, err=True))
+    run = opened(recipe, [], store)
+    if name not in run.recipe.scales:
+        raise UserError(f"there is no scale '{name}'; {did_you_mean(name, run.recipe.scales)}")
+    found = run.check(name)
+    if found is None and f"check[{name}]" in run.stages:
+        raise UserError(f"not checked yet: unmdpo run {recipe} --until 'check[{name}]'")
+    if found is None:
+        raise UserError(
+            f"scale '{name}' cannot be checked: it is not fitted to pilots of this run, so nothing can be held out"
+        )
     typer.echo(f"scale {name} is {verdict(found)}")
 
 

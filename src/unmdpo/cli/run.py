@@ -111,12 +111,12 @@ def show_outcomes(title: str, outcomes: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("policy", "win %", "at equal length", "ΔR", "L/L_D", title=title, box=None, pad_edge=False)
+    table = Table("policy", "win %", "equal\nlength", "ΔR", "L/L_D", title=title, box=None, pad_edge=False)
     corrected = all("holm_win_rate" in outcome for outcome in outcomes.values())
-    table.add_column("p, Holm" if corrected else "p")
+    table.add_column("p\nHolm" if corrected else "p")
     for policy, outcome in outcomes.items():
         p = outcome["holm_win_rate" if corrected else "p_win_rate"]
-        adjusted = "" if outcome["length_adjusted"] is None else _cell(outcome["length_adjusted"], 1)
+        adjusted = "" if outcome["length_adjusted"] is None else f"{outcome['length_adjusted']['value']:.1f}"
         table.add_row(policy, *_cells(outcome, adjusted), f"{p:.3f}" if p >= 0.001 else "< 0.001")
         for seed, one in outcome["seeds"].items():
             table.add_row(f"  seed {seed}", *_cells(one, ""), "")

@@ -1,7 +1,7 @@
 """The best of several scales by their loss on unseen prompts, or q ≡ 1.
 
-Candidates are fitted outside every fold and judged inside it; the winner must beat q ≡ 1 by more than one standard
-error. A prompt's own comparisons then move its scale as far as they help to foresee each other.
+Candidates are fitted outside every fold and judged inside it; the winner must be real, as `check` understands it. A
+prompt's own comparisons then move its scale as far as they help to foresee each other.
 """
 
 from collections.abc import Mapping
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from unmdpo.catalog.estimators import AutoSettings
 from unmdpo.scale import maps
-from unmdpo.scale.base import FrozenScale
-from unmdpo.scale.check import Gain, gain_of, out_of_fold_log_scales
+from unmdpo.scale.base import FrozenScale, folds_of, with_enough_folds
+from unmdpo.scale.check import ALPHA, Gain, exchanged_gain, gain_of, out_of_fold_log_scales
 from unmdpo.scale.data import Rows, Units
 from unmdpo.scale.diagnostics import diagnose
 from unmdpo.scale.features import DIMENSION, FACTS, narrow_features
@@ -28,6 +28,7 @@ NONE, EMBEDDING, SKETCH = CANDIDATES = ("q ≡ 1", "ridge on the embedding", "ri
 
 class Tried(NamedTuple):
     candidate: str
+    log_q: Tensor  # (u,) out of fold
     gain: Gain
 
 
@@ -56,14 +57,18 @@ class AutoScale(FrozenScale):
         return self
 
     def _best(self, units: Units, rows: Rows) -> Tried | None:
-        """The candidate with the largest gain, if that is more than its standard error."""
-        tried = []
+        """The candidate with the largest gain, if that is no chance."""
+        tried, folds = [], folds_of(with_enough_folds(units))
         for candidate in (EMBEDDING, SKETCH):
             view = self._view(candidate, units)
             if candidate == EMBEDDING or view is not units:
-                tried.append(Tried(candidate, gain_of(self, rows, out_of_fold_log_scales(self._ridge, view, rows))))
+                log_q = out_of_fold_log_scales(self._ridge, view, rows)
+                tried.append(Tried(candidate, log_q, gain_of(self, rows, log_q)))
         best = max(tried, key=lambda one: one.gain.value)
-        return best if best.gain.value > best.gain.error else None
+        if best.gain.value <= 0:
+            return None
+        _, chance = exchanged_gain(self, rows, best.log_q, folds)
+        return best if chance <= ALPHA / len(tried) else None
 
     def _ridge(self) -> RidgeScale:
         names = ("placement", "tau", "levels", "penalty")

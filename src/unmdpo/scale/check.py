@@ -2,11 +2,12 @@
 
 In its own sample every head beats q ≡ 1, because it has weights to fit noise with. So heads are fitted outside each
 fold and judged inside it, by the loss that they are fitted with, on scales centered there: a common factor must not
-help. The interval is over prompts, whose comparisons are alike.
+help. The gain has an interval over prompts, whose comparisons are alike. And the same scales are exchanged at random
+among the prompts of a fold: if features say nothing about a prompt's comparisons, any order is as likely as the true
+one, so this test is exact. It sees smaller effects than the interval does, since what orders have in common cancels.
 """
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -20,7 +21,9 @@ from unmdpo.scale.data import Rows, Units
 from unmdpo.scale.diagnostics import correlation
 from unmdpo.scale.fitting import margins
 
-NORMAL = 1.96
+NORMAL, ALPHA = 1.96, 0.05
+EXCHANGES = 999
+EQUAL = 1e-12  # gains that differ by less differ by rounding
 Maker = Callable[[], FrozenScale]
 
 
@@ -51,18 +54,13 @@ class Check:
     gain: Gain
     halves: float | None  # rank correlation of log q̂ fitted to two halves of every prompt's comparisons
     seeds: list[float]  # the same between pilots' seeds, for every two of them
-    exchanged: list[float]  # gains after prompts' features were exchanged at random
+    exchanged: float  # mean gain of the same scales, given to other prompts at random
+    chance: float  # how often those gain as much: the p-value of a permutation test
 
     @property
     def real(self) -> bool:
-        return self.gain.low > 0
-
-    @property
-    def chance(self) -> float | None:
-        """How often exchanged features do as well: a permutation test's p-value."""
-        if not self.exchanged:
-            return None
-        return (1 + sum(gain >= self.gain.value for gain in self.exchanged)) / (1 + len(self.exchanged))
+        """Better than q ≡ 1 on unseen prompts, and not by chance."""
+        return self.gain.value > 0 and self.chance <= ALPHA
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"gain": self.gain._asdict()}
@@ -72,22 +70,13 @@ class Check:
         return cls(**values | {"gain": Gain(**values["gain"])})
 
 
-def check(
-    make: Maker,
-    units: Units,
-    seeds: Sequence[Rows],
-    exchanges: int = 0,
-    report: Callable[[str], None] = lambda _: None,
-) -> Check:
+def check(make: Maker, units: Units, seeds: Sequence[Rows]) -> Check:
     """Checks an estimator on the evidence of pilots, which may have been trained with several `seeds`."""
-    mean = replace(seeds[0], evidence=torch.stack([rows.evidence for rows in seeds]).mean(dim=0))
+    mean, judge = replace(seeds[0], evidence=torch.stack([rows.evidence for rows in seeds]).mean(dim=0)), make()
     held_out = out_of_fold_log_scales(make, units, mean)
-    judge = make()
     one = float(_losses(judge, mean.valid_rows, torch.zeros(len(units))).mean())
-    value, exchanged = gain_of(judge, mean, held_out), list[float]()
-    for place, shuffled in enumerate(_exchanged(units, exchanges)):
-        report(f"{place + 1}/{exchanges} exchanges")
-        exchanged.append(gain_of(judge, mean, out_of_fold_log_scales(make, shuffled, mean)).value)
+    value = gain_of(judge, mean, held_out)
+    exchanged, chance = exchanged_gain(judge, mean, held_out, folds_of(with_enough_folds(units)))
     return Check(
         prompts=int((torch.bincount(mean.valid_rows.unit) > 0).sum()),
         rows=len(mean.valid_rows),
@@ -97,6 +86,7 @@ def check(
         halves=_halves(make, units, mean),
         seeds=_between_seeds(make, units, seeds),
         exchanged=exchanged,
+        chance=chance,
     )
 
 
@@ -139,29 +129,45 @@ def _losses(estimator: FrozenScale, rows: Rows, log_q: Tensor) -> Tensor:
     return -logsigmoid(score)
 
 
-def _exchanged(units: Units, times: int) -> Iterator[Units]:
-    """The units with features and domains of others; folds stay."""
-    for seed in range(times):
-        order = torch.randperm(len(units), generator=torch.Generator().manual_seed(seed))
-        yield replace(units.select(order), folds=units.folds)
+def exchanged_gain(estimator: FrozenScale, rows: Rows, log_q: Tensor, folds: Tensor) -> tuple[float, float]:
+    """The mean gain of scales (u,) that were exchanged at random within folds, and how often it is as large as the
+    true one, which counts as one of them."""
+    valid, rng = rows.valid_rows, torch.Generator().manual_seed(0)
+    grouped, losses = torch.argsort(folds, stable=True), _losses(estimator, valid, torch.zeros_like(log_q)).mean()
+    true, gains = losses - _losses(estimator, valid, log_q).mean(), []
+    for _ in range(EXCHANGES):
+        shuffled = torch.argsort(folds + torch.rand(len(folds), generator=rng))
+        other = torch.empty_like(log_q)
+        other[grouped] = log_q[shuffled]
+        gains.append(losses - _losses(estimator, valid, other).mean())
+    found = torch.stack(gains)
+    as_large = int((found >= true - EQUAL).sum())
+    return float(found.mean()), (1 + as_large) / (1 + EXCHANGES)
 
 
 def _halves(make: Maker, units: Units, rows: Rows) -> float | None:
-    """Rank correlation of the scales fitted to two halves of the comparisons; None if no unit has two."""
+    """Rank correlation of the scales fitted to two halves of the comparisons; None if no unit has two, or if q ≡ 1."""
     valid = rows.valid_rows
     place = valid.place_in_unit()
     if not (place > 0).any():
         return None
     first, second = (make().fit(units, valid.select(place % 2 == side)).q_.log() for side in (0, 1))
     repeated = torch.bincount(valid.unit, minlength=len(units)) > 1
-    return rank_correlation(first[repeated], second[repeated])
+    return _agreement(first[repeated], second[repeated])
+
+
+def _agreement(first: Tensor, second: Tensor) -> float | None:
+    """Rank correlation; None if one of them does not vary."""
+    varies = all(bool((values != values[0]).any()) for values in (first, second))
+    return rank_correlation(first, second) if varies else None
 
 
 def _between_seeds(make: Maker, units: Units, seeds: Sequence[Rows]) -> list[float]:
     if len(seeds) < 2:
         return []
     scales = [make().fit(units, rows).q_.log() for rows in seeds]
-    return [rank_correlation(a, b) for i, a in enumerate(scales) for b in scales[i + 1 :]]
+    found = (_agreement(a, b) for i, a in enumerate(scales) for b in scales[i + 1 :])
+    return [value for value in found if value is not None]
 
 
 def rank_correlation(a: Tensor, b: Tensor) -> float:
@@ -178,20 +184,15 @@ def _ranks(values: Tensor) -> Tensor:
 def verdict(checked: Check) -> str:
     """In plain words."""
     gain = checked.gain
-    numbers = (
+    said = (
         f"on prompts it has not seen, its loss is {checked.loss:.4f}, and that of q ≡ 1 {checked.loss_of_one:.4f}: "
-        f"a gain of {gain.value:.4f} [{gain.low:.4f}, {gain.high:.4f}]"
+        f"a gain of {gain.value:.4f} [{gain.low:.4f}, {gain.high:.4f}]. Given to other prompts at random, the same "
+        f"scales gain {checked.exchanged:.4f}, and as much in {100 * checked.chance:.1f} % of tries"
     )
-    if checked.real:
-        said = f"real: {numbers}"
-    elif gain.high < 0:
-        said = f"worse than q ≡ 1: {numbers}"
-    else:
-        said = f"not better than q ≡ 1: {numbers}"
-    if checked.chance is not None:
-        said += f"; features exchanged at random do as well in {100 * checked.chance:.0f} % of tries"
-    if checked.halves is not None and not math.isnan(checked.halves):
+    if checked.halves is not None:
         said += f". Two halves of the comparisons agree on it with rank correlation {checked.halves:.2f}"
     if checked.seeds:
         said += f", pilots of two seeds with {sum(checked.seeds) / len(checked.seeds):.2f}"
-    return said
+    if checked.real:
+        return f"real: {said}"
+    return f"{'worse than' if gain.high < 0 else 'not better than'} q ≡ 1: {said}"

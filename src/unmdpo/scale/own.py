@@ -6,18 +6,20 @@ v_j is the most likely value given the prompt's rows; σ is chosen by how well o
 comparisons fit the other half. With one comparison per prompt nothing can be held out, and σ = 0.
 """
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from unmdpo.scale import maps
+from unmdpo.scale.check import ALPHA
 from unmdpo.scale.data import Rows
 from unmdpo.scale.maps import Center
 from unmdpo.scale.ridge import Losses, LossesOf
 
 SPREADS = (0.05, 0.1, 0.2, 0.4, 0.8)  # σ
-STEPS = 60
+STEPS, EXCHANGES = 60, 199
 
 
 class Own(NamedTuple):
@@ -28,30 +30,36 @@ class Own(NamedTuple):
 
 
 def own_offsets(raw: Tensor, rows: Rows, losses_of: LossesOf) -> Own:
-    """Offsets to the raw scales (u,) of units, from their valid rows; zeros unless they help on other rows by more
-    than one standard error."""
-    none, place = torch.zeros_like(raw), rows.place_in_unit()
-    repeated = torch.bincount(rows.unit, minlength=len(raw))[rows.unit] > 1
-    if not repeated.any():
-        return Own(0.0, none)
+    """Offsets to the raw scales (u,) of units, from their valid rows; zeros unless offsets from one half of a unit's
+    rows help on the other, and more than those of other units do."""
+    place, several = rows.place_in_unit(), torch.bincount(rows.unit, minlength=len(raw)) > 1
+    if not several.any():
+        return Own(0.0, torch.zeros_like(raw))
     halves = [rows.select(place % 2 == side) for side in (0, 1)]
-    judged = [rows.select((place % 2 == side) & repeated) for side in (0, 1)]
+    judged = [losses_of(rows.select((place % 2 == side) & several[rows.unit])) for side in (1, 0)]
 
-    def losses(spread: float) -> Tensor:
-        """(u,) on each half, of offsets from the other; summed by unit."""
-        total = torch.zeros_like(raw)
-        for seen, unseen in ((halves[0], judged[1]), (halves[1], judged[0])):
-            offset = _offsets(raw, losses_of(seen), spread) if spread else none
-            total.index_add_(0, unseen.unit, losses_of(unseen)(_log_scale(raw + offset)))
-        return total
+    def gain(offsets: Sequence[Tensor]) -> float:
+        """How much smaller the loss on each half is with offsets from the other."""
+        return sum(
+            float((losses(_log_scale(raw)) - losses(_log_scale(raw + offset))).sum())
+            for losses, offset in zip(judged, offsets, strict=True)
+        )
 
-    without = losses(0.0)
-    gains = {spread: without - losses(spread) for spread in SPREADS}
-    best = max(SPREADS, key=lambda spread: float(gains[spread].sum()))
-    gain = gains[best]
-    if float(gain.sum()) <= float(torch.sqrt((gain**2).sum())):
-        return Own(0.0, none)
+    offsets = {spread: [_offsets(raw, losses_of(half), spread) for half in halves] for spread in SPREADS}
+    best = max(SPREADS, key=lambda spread: gain(offsets[spread]))
+    if gain(offsets[best]) <= 0 or _chance(gain, offsets[best], several) > ALPHA / len(SPREADS):
+        return Own(0.0, torch.zeros_like(raw))
     return Own(best, _offsets(raw, losses_of(rows), best))
+
+
+def _chance(gain: Callable[[Sequence[Tensor]], float], offsets: Sequence[Tensor], members: Tensor) -> float:
+    """How often offsets that are exchanged among units with several rows gain as much."""
+    rng, places, true, as_large = torch.Generator().manual_seed(0), members.nonzero().flatten(), gain(offsets), 0
+    for _ in range(EXCHANGES):
+        order = torch.arange(len(members))
+        order[places] = places[torch.randperm(len(places), generator=rng)]
+        as_large += gain([offset[order] for offset in offsets]) >= true
+    return (1 + as_large) / (1 + EXCHANGES)
 
 
 def _offsets(raw: Tensor, losses: Losses, spread: float) -> Tensor:

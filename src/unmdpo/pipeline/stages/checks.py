@@ -33,7 +33,7 @@ def check_scale(job: Job[ScaleSettings]) -> Notes:
     return {"real": found.real, "verdict": verdict(found)}
 
 
-def checked(job: Job[Any], exchanges: int = 0) -> Check:
+def checked(job: Job[Any]) -> Check:
     choice, rows = job.settings.estimator, job.load(COMPARISONS, "comparisons")
     units, names = units_of(rows, choice, job)
     seeds = [rows_of(rows, names, one, job.settings.length_normalized) for one in evidence_in(job)]
@@ -43,7 +43,7 @@ def checked(job: Job[Any], exchanges: int = 0) -> Check:
         assert isinstance(estimator, FrozenScale)
         return estimator
 
-    return check(make, units, seeds, exchanges, job.report)
+    return check(make, units, seeds)
 
 
-CHECK_STAGE = Kind("check", check_scale, wanted=checks)
+CHECK_STAGE = Kind("check", check_scale, version=2, wanted=checks)
