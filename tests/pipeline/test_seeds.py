@@ -65,6 +65,35 @@ def test_what_was_trained_by_hand_is_found_again(folder, tmp_path):
     assert [name for name, event in told if event == "finished"] == ["summary"]
 
 
+def test_lengths_of_the_data_are_of_chosen_and_rejected(finished):
+    rows = [row for row in finished.comparisons() if len(row.chosen) != len(row.rejected)]
+    longer = 100 * sum(len(row.chosen) > len(row.rejected) for row in rows) / len(rows)
+    assert finished.summary["one"]["longer_chosen"]["value"] == pytest.approx(longer)
+
+
+def test_one_judge_with_a_name_keeps_it(folder, tmp_path):
+    only = {"only": {"function": "tests.worlds.pipeline:longest"}}
+    made = recipe(folder, policies=BY_HAND, scales={}, evaluation=evaluation(judges=only))
+    run = execute(open_run(made, Store(tmp_path / "store")))
+    assert problems(run) == []
+    assert {row["judge"] for row in run.table()} == {"only"}
+
+
+def test_a_training_must_be_named(finished):
+    with pytest.raises(UserError, match="several seeds; name one: dpo@42, dpo@17"):
+        finished.policy("dpo")
+    with pytest.raises(UserError, match="name one"):
+        finished.generations("dpo", "one")
+    assert finished.policy("dpo@17").is_dir()
+
+
+def test_a_judge_of_pairs_needs_one_baseline_for_what_has_no_seed(folder):
+    judge = {"endpoint": "http://localhost:1/v1", "model": "m"}
+    policies = {"dpo": {"objective": "dpo", "seeds": [1, 2]}}
+    with pytest.raises(ValueError, match="a judge of pairs sees 'initial'"):
+        recipe(folder, policies=policies, scales={}, evaluation=evaluation(judges={"pairs": judge}))
+
+
 def test_the_table_has_a_row_for_the_mean_and_for_each_seed(finished):
     rows = [row for row in finished.table() if row["policy"] == "fixed" and row["against"] == "dpo"]
     assert [(row["judge"], row["seed"]) for row in rows] == [
@@ -85,7 +114,7 @@ def test_any_two_are_compared_by_seed_or_one_by_one(finished):
 def test_judges_that_disagree_are_told(finished):
     (pair,) = finished.summary["one"]["agreement"]
     assert pair["judges"] == ["long", "short"]
-    assert pair["rank_correlation"]["value"] < 0
+    assert pair["rank_correlation"] < 0
     assert "judges long and short say the same about" in [*remarks(finished.summary["one"])][-1]
 
 

@@ -45,7 +45,8 @@ class Known(FrozenScale):
 Known.__abstractmethods__ = frozenset()
 
 
-def test_losses_and_gain_by_hand():
+def test_losses_and_gain_by_hand(monkeypatch):
+    monkeypatch.setattr("unmdpo.scale.check.FEWEST", 2)
     log_q = torch.tensor([0.5, -0.5, 0.3, -0.3, 0.2, -0.2])  # nobody compared the last two
     units = Units(torch.stack([torch.zeros(6), log_q], dim=1), None, torch.tensor([0, 0, 1, 1, 2, 2]))
     rows = Rows(
@@ -121,6 +122,14 @@ def test_domains_that_only_one_fold_has():
     units, rows = world(6, 0.5, prompts=60)
     units = Units(units.features, units.folds.clone(), units.folds)  # every fold is a domain of its own
     assert check(pooled, units, [rows]).rows == len(rows)
+
+
+def test_too_few_to_learn_from_are_not_called_real():
+    units, rows = world(7, 1.0, prompts=8)
+    assert check(pooled, units, [rows]).gain.value == 0
+    units, rows = world(7, 1.0, prompts=60)
+    valid = (units.folds == 0)[rows.unit]
+    assert not check(pooled, units, [Rows(rows.unit, rows.evidence, rows.strength, valid)]).real
 
 
 def test_prompts_with_one_comparison_have_no_halves():

@@ -50,9 +50,21 @@ def test_a_prompt_s_seeds_count_once():
     assert three.high == pytest.approx(one.high, abs=0.1)
 
 
+def test_nothing_is_said_where_one_side_is_always_longer():
+    ours, theirs = sides(np.random.default_rng(5), n=500, gain=1.0, longer=200)
+    assert length_adjusted(ours, theirs) is None
+
+
+def test_seeds_that_differ_widen_the_interval():
+    ours, theirs = sides(np.random.default_rng(6), seeds=3)
+    apart = Judged(ours.scores + np.array([[-1.0], [0.0], [1.0]]), ours.characters)
+    same, wide = (length_adjusted(side, theirs) for side in (ours, apart))
+    assert wide.high - wide.low > 2 * (same.high - same.low)
+
+
 def test_extremes_are_finite():
     n = 50
-    wins, losses = Judged(np.ones(n), np.arange(n) + 1.0), Judged(np.zeros(n), np.ones(n))
+    wins, losses = Judged(np.ones(n), np.arange(n) + 1.0), Judged(np.zeros(n), np.full(n, 20.0))
     assert 95 < length_adjusted(wins, losses).value < 100
     assert length_adjusted(wins, Judged(np.zeros(n), np.arange(n) + 1.0)) is None  # equally long
 

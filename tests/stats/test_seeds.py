@@ -54,6 +54,22 @@ def test_intervals_cover_the_truth_over_worlds_of_seeds_and_prompts():
     assert covered >= 175  # 95 % of 200 would be 190; four seeds make percentile intervals a little narrow
 
 
+@pytest.mark.parametrize("seeds", [2, 4])
+def test_more_seeds_make_intervals_narrower_where_seeds_do_not_differ(seeds):
+    """Only chance differs between seeds and prompts: the error of the mean is that of all answers together."""
+    widths, covered = [], 0
+    for world in range(100):
+        rng = np.random.default_rng(world)
+        found = compare(
+            of(rng.normal(size=(seeds, 100))), of(np.zeros((seeds, 100))), Resamples.draw(100, world, resamples=300)
+        ).reward_difference
+        widths.append(found.high - found.low)
+        covered += found.low <= 0 <= found.high
+    right = 2 * 1.96 / np.sqrt(100 * seeds)
+    assert right * 0.9 < np.mean(widths) < right * 1.3
+    assert 88 <= covered <= 100
+
+
 def test_p_is_uniform_where_nothing_differs():
     found = []
     for world in range(200):

@@ -93,7 +93,8 @@ class Run:
         return SUMMARY.load(self.artifact(SUMMARY_STAGE.name))
 
     def policy(self, name: str) -> Path:
-        """The policy's folder, for `from_pretrained`."""
+        """The policy's folder, for `from_pretrained`; of one training, `dpo@17`, if it has several."""
+        self._one_training(name)
         return MODEL.load(self.artifact(POLICY_STAGE.called(name)))
 
     def comparisons(self) -> Sequence[Comparison]:
@@ -146,6 +147,7 @@ class Run:
 
     def generations(self, policy: str, panel: str, judge: str | None = None) -> list[dict[str, Any]]:
         """A policy's answers on a panel, with a judge's scores; of one training, `dpo@17`, if it has several."""
+        self._one_training(policy)
         answers = GENERATIONS.load(self.artifact(GENERATION_STAGE.called(policy, panel)))
         scores = SCORES.load(self.artifact(judgement_name(policy, panel, self.main_judge if judge is None else judge)))
         return [
@@ -173,6 +175,11 @@ class Run:
             return compare_runs(known, *sides, Resamples.draw(len(prompts), self.recipe.seed))
         except ValueError as error:
             raise UserError(f"{candidate} and {opponent}: {error}") from error
+
+    def _one_training(self, candidate: str) -> None:
+        names = [training.name for training in self.recipe.runs.get(candidate, [])]
+        if len(names) > 1:
+            raise UserError(f"'{candidate}' was trained with several seeds; name one: {', '.join(names)}")
 
     def _trainings(self, candidate: str) -> list[Trained]:
         runs = self.recipe.runs

@@ -21,7 +21,7 @@ def remarks(report: Mapping[str, Any]) -> Iterator[str]:
             )
     for pair in report["agreement"]:
         correlation = pair["rank_correlation"]
-        close = "" if correlation is None else f", rank correlation {correlation['value']:.2f}"
+        close = "" if correlation is None else f", rank correlation {correlation:.2f}"
         names, same = " and ".join(pair["judges"]), pair["same_verdict"]
         yield f"judges {names} say the same about {same:.0f} % of answers{close}"
 

@@ -7,6 +7,7 @@ from typing import Any, Self
 import yaml
 from pydantic import Field, model_validator
 
+from unmdpo.catalog.judges import kind_of
 from unmdpo.catalog.objectives import BETA, INITIAL, OBJECTIVES
 from unmdpo.engine.settings import ComputeSettings, ModelSource, TrainingSettings
 from unmdpo.errors import UserError
@@ -138,6 +139,14 @@ class Recipe(Strict):
         return self
 
     def _check_seeds(self, evaluation: EvaluationRecipe) -> None:
+        seedless = [*evaluation.answers, *([INITIAL] if evaluation.initial else [])]
+        pairwise = any(kind_of(judge).pairwise for judge in evaluation.all_judges.values())
+        if pairwise and seedless and len(self.runs[evaluation.baseline]) > 1:
+            raise error_at(
+                ("evaluation", "baseline"),
+                f"a judge of pairs sees '{seedless[0]}', which has no seed, beside one answer of the baseline, which "
+                "has several seeds: leave it out, or give the baseline one seed",
+            )
         for opponent in evaluation.all_opponents:
             for candidate in self.candidates:
                 try:

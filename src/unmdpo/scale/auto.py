@@ -38,7 +38,7 @@ class AutoScale(FrozenScale):
 
     chosen_: str
     base_: RidgeScale | None
-    center_: Center  # of the raw scales with their own offsets
+    center_: Center  # of the raw scales without their own offsets, which new prompts do not have
     spread_: float  # σ of the offsets
 
     def fit(self, units: Units, rows: Rows) -> Self:
@@ -47,10 +47,10 @@ class AutoScale(FrozenScale):
         self.base_ = None if best is None else self._ridge().fit(self._view(self.chosen_, units), rows)
         raw, valid = self._raw(units), rows.valid_rows
         own = own_offsets(raw, valid, losses_by(self._ridge().settings))
-        log_q, self.center_ = with_own(raw, own)
-        self.q_, self.spread_ = log_q.exp().float(), own.spread
+        log_q, center = with_own(raw, own)
+        self.q_, self.spread_, self.center_ = log_q.exp().float(), own.spread, maps.center_of(raw)
         margin = margins(rows, self.settings.tau, self.settings.levels)
-        self.diagnostics_ = diagnose(self.q_, rows, margin, maps.squashed(raw + own.offset, self.center_))
+        self.diagnostics_ = diagnose(self.q_, rows, margin, maps.squashed(raw + own.offset, center))
         self.diagnostics_["own_spread"] = own.spread
         if best is None and not own.spread:
             self.diagnostics_["constant"] = 1.0

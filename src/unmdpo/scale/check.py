@@ -22,7 +22,7 @@ from unmdpo.scale.diagnostics import correlation
 from unmdpo.scale.fitting import margins
 
 NORMAL, ALPHA = 1.96, 0.05
-EXCHANGES = 999
+EXCHANGES, FEWEST = 999, 10  # prompts that a scale may be fitted to
 EQUAL = 1e-12  # gains that differ by less differ by rounding
 Maker = Callable[[], FrozenScale]
 
@@ -98,6 +98,9 @@ def out_of_fold_log_scales(make: Maker, units: Units, rows: Rows) -> Tensor:
         outside = folds != fold
         if outside.all():
             continue  # nobody is in this fold
+        if int(outside.sum()) < FEWEST or not (outside[rows.unit] & rows.mask).any():
+            log_q[~outside] = 0.0  # too little to learn from
+            continue
         fitted = make().fit(with_enough_folds(units.select(outside)), rows.reindexed(outside))
         inside = fitted.predict(_as_known(units.select(~outside), units.select(outside))).double().log()
         log_q[~outside] = (inside - inside.mean()).float()

@@ -90,10 +90,15 @@ class Resamples:
         return cls(counts.astype(np.float64), seed)
 
     def means(self, values: Floats) -> Floats:
-        """(resamples,) the mean of `values`, (n,) or (s, n), over the prompts and seeds of each resample."""
-        of_each = self.counts @ np.atleast_2d(values).T / self.counts.shape[1]  # (resamples, s)
-        means: Floats = (of_each * self.of_seeds(of_each.shape[1])).sum(axis=1)
-        return means
+        """(resamples,) the mean of `values`, (n,) or (s, n): over the drawn prompts and all seeds, plus how far the
+        mean over drawn seeds is from the mean over all, as far as seeds themselves differ."""
+        by_seed = np.atleast_2d(values)
+        over_prompts: Floats = self.counts @ by_seed.mean(axis=0) / self.counts.shape[1]
+        if len(by_seed) == 1:
+            return over_prompts
+        apart = by_seed.mean(axis=1) - by_seed.mean()  # (s,)
+        shift: Floats = seed_share(by_seed) * (self.of_seeds(len(by_seed)) @ apart)
+        return over_prompts + shift
 
     def of_seeds(self, seeds: int) -> Floats:
         """(resamples, s) the weight of each seed in each resample.
@@ -104,6 +109,22 @@ class Resamples:
         drawn = np.random.default_rng([self.seed, seeds]).integers(0, seeds, (len(self.counts), max(1, seeds - 1)))
         weights: Floats = (drawn[..., None] == np.arange(seeds)).mean(axis=1)
         return weights
+
+
+def seed_share(values: Floats) -> float:
+    """How much of the spread of seeds' means (s, n) is the seeds' own, as a factor on it: the rest is prompts that
+    differ between seeds by chance, which resampling prompts has counted already."""
+    s, n = values.shape
+    means, prompts = values.mean(axis=1, keepdims=True), values.mean(axis=0, keepdims=True)
+    noise = ((values - means - prompts + values.mean()) ** 2).sum() / ((s - 1) * max(1, n - 1)) / n
+    spread = float(means.var(ddof=1))
+    return float(np.sqrt(max(0.0, 1 - noise / spread))) if spread > 0 else 0.0
+
+
+def spearman(first: Floats, second: Floats) -> float | None:
+    """Spearman's ρ alone; None if one side does not vary."""
+    rho = float(_spearman(first[None], second[None])[0])
+    return None if np.isnan(rho) else rho
 
 
 def compare(candidate: Judged, baseline: Judged, resamples: Resamples) -> Outcome:

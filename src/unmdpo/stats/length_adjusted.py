@@ -13,16 +13,18 @@ from unmdpo.stats.evaluation import TIE, Estimate, Floats, Judged
 
 RIDGE = 0.1  # keeps estimates finite where every answer wins; a tenth of one answer's weight
 STEPS, NORMAL = 50, 1.96
+SELDOM = 0.025  # how seldom one side may be no longer than the other
 
 
 def length_adjusted(candidate: Judged, baseline: Judged) -> Estimate | None:
-    """The win rate at equal length, in percent; None if lengths do not differ. The interval allows for a prompt's
-    seeds being alike (a sandwich by prompt)."""
+    """The win rate at equal length, in percent. None where the data cannot say: if lengths do not differ, or if one
+    side is almost always the longer one. The interval allows for comparisons of a prompt, and of a seed, being
+    alike."""
     difference = np.atleast_2d(candidate.scores - baseline.scores)
     won = (difference > TIE) + (np.abs(difference) <= TIE) / 2  # (s, n)
     longer = np.atleast_2d(candidate.characters - baseline.characters)
     spread = longer.std()
-    if spread == 0:
+    if spread == 0 or min((longer <= 0).mean(), (longer >= 0).mean()) < SELDOM:
         return None
     features = np.stack([np.ones_like(longer), np.tanh(longer / spread)], axis=-1)  # (s, n, 2)
     theta = _fit(features.reshape(-1, 2), won.ravel())
@@ -50,11 +52,20 @@ def _curvature(features: Floats, chance: Floats) -> Floats:
 
 
 def _error(features: Floats, won: Floats, theta: Floats) -> float:
-    """The intercept's standard error."""
+    """The intercept's standard error: a sandwich clustered by prompt and by seed, and no less than the model's own."""
     chance = expit(features @ theta)  # (s, n)
-    of_prompt = (features * (won - chance)[..., None]).sum(axis=0)  # (n, 2)
+    slopes = features * (won - chance)[..., None]  # (s, n, 2)
+    of_prompt, seeds = slopes.sum(axis=0), len(slopes)
     inverse = np.linalg.inv(_curvature(features.reshape(-1, 2), chance.ravel()))
-    return float(np.sqrt((inverse @ (of_prompt.T @ of_prompt) @ inverse)[0, 0]))
+
+    def variance(meat: Floats) -> float:
+        return float((inverse @ meat @ inverse)[0, 0])
+
+    found = variance(of_prompt.T @ of_prompt)
+    if seeds > 1:
+        of_seed, each = slopes.sum(axis=1), slopes.reshape(-1, 2)
+        found += max(0.0, variance(of_seed.T @ of_seed * seeds / (seeds - 1) - each.T @ each))
+    return float(np.sqrt(max(found, float(inverse[0, 0]))))
 
 
 def longer_preferred(answers: Sequence[Judged]) -> Estimate | None:

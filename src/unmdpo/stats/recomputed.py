@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
-from unmdpo.stats.evaluation import EQUAL, RESAMPLES, TIE, Floats, Judged
+from unmdpo.stats.evaluation import EQUAL, RESAMPLES, TIE, Floats, Judged, seed_share
 from unmdpo.stats.length_adjusted import RIDGE
 
 Numbers = dict[str, list[float]]
@@ -20,9 +20,10 @@ def recomputed(candidate: Judged, baseline: Judged, seed: int) -> Numbers:
     seeds = np.random.default_rng([seed, s]).integers(0, s, (RESAMPLES, max(1, s - 1)))
 
     def draws(values: Floats) -> Floats:
-        """(resamples,) means over drawn prompts of drawn seeds."""
-        by_seed = np.stack([row[prompts].mean(axis=1) for row in values], axis=1)
-        means: Floats = np.take_along_axis(by_seed, seeds, axis=1).mean(axis=1)
+        """(resamples,) means over drawn prompts, moved by how far drawn seeds are from all."""
+        whole, levels = values.mean(axis=0), values.mean(axis=1)
+        moved = (levels[seeds].mean(axis=1) - levels.mean()) * (seed_share(values) if s > 1 else 0.0)
+        means: Floats = whole[prompts].mean(axis=1) + moved
         return means
 
     differences = candidate.scores - baseline.scores

@@ -17,7 +17,8 @@ def checks(graph: Graph) -> None:
     """Adds a check of every scale that is fitted to pilots in this run."""
     for name, spec in graph.recipe.scales.items():
         estimator = ESTIMATORS[spec.estimator]
-        if estimator.pilots and not estimator.beside and name not in graph.borrowed:
+        of_prompts = spec.unit == "prompt"  # pairs of one prompt are alike, so they cannot stand for each other
+        if estimator.pilots and not estimator.beside and of_prompts and name not in graph.borrowed:
             _check(graph, name)
 
 

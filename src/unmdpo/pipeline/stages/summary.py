@@ -23,8 +23,8 @@ from unmdpo.stats.evaluation import (
     by_domain,
     compare,
     holm,
-    rank_correlation,
     select,
+    spearman,
 )
 from unmdpo.stats.length_adjusted import length_adjusted, longer_chosen, longer_preferred
 
@@ -66,7 +66,7 @@ def summary(graph: Graph) -> None:
 
 def summarize(job: Job[SummarySettings]) -> Notes:
     rows = job.load(COMPARISONS, "comparisons")
-    lengths = [[len(answer) for answer in row.pair] for row in rows]
+    lengths = [(len(row.chosen), len(row.rejected)) for row in rows]
     chosen, rejected = np.array(lengths, dtype=np.float64).reshape(-1, 2).T
     of_data = longer_chosen(chosen, rejected, [row.prompt_hash for row in rows])
     report = {name: _panel(job, name, of_data) for name in job.settings.panels}
@@ -86,13 +86,12 @@ def _panel(job: Job[SummarySettings], name: str, of_data: Estimate | None) -> di
         for judge in s.judges
     }
     tables = {judge: tabulate(prompts, scores, s.runs, s.opponents, s.seed) for judge, scores in known.items()}
-    several = len(s.judges) > 1
     return {
         "prompts": len(prompts),
         "baseline": s.opponents[0],
         **tables[s.judges[0]],
-        "judges": tables if several else {},
-        "agreement": list(_agreement(known, s.runs, s.opponents[0])) if several else [],
+        "judges": tables if s.judges != [""] else {},
+        "agreement": list(_agreement(known, s.runs, s.opponents[0])),
         "longer_chosen": _told(of_data),
     }
 
@@ -176,7 +175,7 @@ def _agreement(known: Mapping[str, Mapping[str, Judged]], runs: Runs, baseline: 
         ours, theirs = differences[first], differences[second]
         yield {
             "judges": [first, second],
-            "rank_correlation": _told(rank_correlation(ours, theirs)),
+            "rank_correlation": spearman(ours, theirs),
             "same_verdict": 100 * float(np.mean(_verdict(ours) == _verdict(theirs))),
         }
 
@@ -189,4 +188,4 @@ def _verdict(difference: Any) -> Any:
     return np.where(np.abs(difference) <= TIE, 0, np.sign(difference))
 
 
-SUMMARY_STAGE = Kind("summary", summarize, version=2, wanted=summary)
+SUMMARY_STAGE = Kind("summary", summarize, version=3, wanted=summary)
