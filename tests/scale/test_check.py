@@ -1,5 +1,6 @@
 """Is a scale real? By hand, against plain loops, and in worlds where it is known."""
 
+import json
 import math
 
 import numpy as np
@@ -11,6 +12,7 @@ from scipy.stats import spearmanr
 
 from tests.worlds.scales import world
 from unmdpo.scale import FrozenScale, Rows, Units, make_estimator
+from unmdpo.scale.base import OwnGain
 from unmdpo.scale.check import (
     Check,
     Gain,
@@ -157,9 +159,22 @@ def test_chance_is_uniform_where_there_is_nothing():
     assert np.mean(np.array(found) <= 0.05) <= 0.12
 
 
-def test_it_reads_back_as_it_was():
-    made = Check(3, 6, 1.0, 1.1, Gain(0.1, 0.05), None, [0.5], 0.01, 0.02)
-    assert Check.of_dict(made.to_dict()) == made
+@pytest.mark.parametrize("own", [None, OwnGain(0.1, 0.005)])
+def test_it_reads_back_as_it_was(own):
+    made = Check(3, 6, 1.0, 1.1, Gain(0.1, 0.05), None, [0.5], 0.01, 0.02, own)
+    assert Check.of_dict(json.loads(json.dumps(made.to_dict()))) == made
+
+
+def test_what_only_a_prompt_s_own_comparisons_know_is_real_too():
+    rng = torch.Generator().manual_seed(7)
+    unit = torch.arange(200).repeat_interleave(20)
+    uniform = torch.rand(unit.shape, generator=rng).clamp(1e-6, 1 - 1e-6)
+    noise = torch.exp(torch.randn(200, generator=rng))[unit] * torch.log(uniform / (1 - uniform))
+    units = Units(torch.randn(200, 3, generator=rng), None, torch.arange(200) % 5)
+    found = check(lambda: make_estimator("auto", {}), units, [Rows(unit, 0.4 + noise, torch.ones(len(unit)))])
+    assert found.own.value > 0
+    assert found.real
+    assert "own comparisons add to it" in verdict(found)
 
 
 @given(st.lists(st.integers(-4, 4), min_size=3, max_size=30), st.integers(0, 9))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from unmdpo.catalog.estimators import AutoSettings
 from unmdpo.scale import maps
-from unmdpo.scale.base import FrozenScale, folds_of, with_enough_folds
+from unmdpo.scale.base import FrozenScale, OwnGain, folds_of, with_enough_folds
 from unmdpo.scale.check import ALPHA, Gain, exchanged_gain, gain_of, out_of_fold_log_scales
 from unmdpo.scale.data import Rows, Units
 from unmdpo.scale.diagnostics import diagnose
@@ -51,10 +51,14 @@ class AutoScale(FrozenScale):
         self.q_, self.spread_, self.center_ = log_q.exp().float(), own.spread, maps.center_of(raw)
         margin = margins(rows, self.settings.tau, self.settings.levels)
         self.diagnostics_ = diagnose(self.q_, rows, margin, maps.squashed(raw + own.offset, center))
-        self.diagnostics_["own_spread"] = own.spread
+        self.diagnostics_ |= {"own_spread": own.spread, "own_gain": own.gain, "own_chance": own.chance}
         if best is None and not own.spread:
             self.diagnostics_["constant"] = 1.0
         return self
+
+    def own_gain(self, units: Units, rows: Rows) -> OwnGain | None:
+        found = AutoScale(**self.settings.model_dump()).fit(units, rows).diagnostics_
+        return OwnGain(found["own_gain"], found["own_chance"]) if found["own_spread"] else None
 
     def _best(self, units: Units, rows: Rows) -> Tried | None:
         """The candidate with the largest gain, if that is no chance."""

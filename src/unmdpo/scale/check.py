@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from unmdpo.placement import SCORES
-from unmdpo.scale.base import FrozenScale, fold_count, folds_of, with_enough_folds
+from unmdpo.scale.base import FrozenScale, OwnGain, fold_count, folds_of, with_enough_folds
 from unmdpo.scale.data import Rows, Units
 from unmdpo.scale.diagnostics import correlation
 from unmdpo.scale.fitting import margins
@@ -56,18 +56,20 @@ class Check:
     seeds: list[float]  # the same between pilots' seeds, for every two of them
     exchanged: float  # mean gain of the same scales, given to other prompts at random
     chance: float  # how often those gain as much: the p-value of a permutation test
+    own: OwnGain | None = None  # what prompts' own comparisons add
 
     @property
     def real(self) -> bool:
-        """Better than q ≡ 1 on unseen prompts, and not by chance."""
-        return self.gain.value > 0 and self.chance <= ALPHA
+        """Better than q ≡ 1 on unseen prompts, or on unseen comparisons of seen ones, and not by chance."""
+        return (self.gain.value > 0 and self.chance <= ALPHA) or self.own is not None
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"gain": self.gain._asdict()}
+        return asdict(self) | {"gain": self.gain._asdict(), "own": self.own and self.own._asdict()}
 
     @classmethod
     def of_dict(cls, values: dict[str, Any]) -> "Check":
-        return cls(**values | {"gain": Gain(**values["gain"])})
+        own = values["own"] and OwnGain(**values["own"])
+        return cls(**values | {"gain": Gain(**values["gain"]), "own": own})
 
 
 def check(make: Maker, units: Units, seeds: Sequence[Rows]) -> Check:
@@ -87,6 +89,7 @@ def check(make: Maker, units: Units, seeds: Sequence[Rows]) -> Check:
         seeds=_between_seeds(make, units, seeds),
         exchanged=exchanged,
         chance=chance,
+        own=judge.own_gain(units, mean),
     )
 
 
@@ -196,6 +199,11 @@ def verdict(checked: Check) -> str:
         said += f". Two halves of the comparisons agree on it with rank correlation {checked.halves:.2f}"
     if checked.seeds:
         said += f", pilots of two seeds with {sum(checked.seeds) / len(checked.seeds):.2f}"
+    if checked.own is not None:
+        said += (
+            f". A prompt's own comparisons add to it: from one half of them to the other, a gain of "
+            f"{checked.own.value:.4f}, which other prompts' reach in {100 * checked.own.chance:.1f} % of tries"
+        )
     if checked.real:
         return f"real: {said}"
     return f"{'worse than' if gain.high < 0 else 'not better than'} q ≡ 1: {said}"

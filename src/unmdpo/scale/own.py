@@ -23,10 +23,12 @@ STEPS, EXCHANGES = 60, 199
 
 
 class Own(NamedTuple):
-    """The chosen σ, and every unit's offset."""
+    """The chosen σ, and every unit's offset; σ = 0 if there are none."""
 
     spread: float
     offset: Tensor  # (u,)
+    gain: float = 0.0  # per row: how much less one half of a unit's rows loses with offsets from the other
+    chance: float = 1.0  # how often other units' offsets gain as much
 
 
 def own_offsets(raw: Tensor, rows: Rows, losses_of: LossesOf) -> Own:
@@ -47,9 +49,10 @@ def own_offsets(raw: Tensor, rows: Rows, losses_of: LossesOf) -> Own:
 
     offsets = {spread: [_offsets(raw, losses_of(half), spread) for half in halves] for spread in SPREADS}
     best = max(SPREADS, key=lambda spread: gain(offsets[spread]))
-    if gain(offsets[best]) <= 0 or _chance(gain, offsets[best], several) > ALPHA / len(SPREADS):
+    found, chance = gain(offsets[best]), _chance(gain, offsets[best], several)
+    if found <= 0 or chance > ALPHA / len(SPREADS):
         return Own(0.0, torch.zeros_like(raw))
-    return Own(best, _offsets(raw, losses_of(rows), best))
+    return Own(best, _offsets(raw, losses_of(rows), best), found / int(several[rows.unit].sum()), chance)
 
 
 def _chance(gain: Callable[[Sequence[Tensor]], float], offsets: Sequence[Tensor], members: Tensor) -> float:

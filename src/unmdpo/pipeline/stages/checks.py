@@ -47,4 +47,4 @@ def checked(job: Job[Any]) -> Check:
     return check(make, units, seeds)
 
 
-CHECK_STAGE = Kind("check", check_scale, version=2, wanted=checks)
+CHECK_STAGE = Kind("check", check_scale, version=3, wanted=checks)
