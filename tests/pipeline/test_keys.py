@@ -30,11 +30,11 @@ def test_a_change_redoes_what_depends_on_it(folder):
     training = {"updates": 3, "batch": 8, "learning_rate": 1e-3, "warmup": 1}
     assert changed(folder, training=training) == after_policies  # pilots have a separate budget
     assert changed(folder, compute={"token_budget": 128}) == set()
-    assert changed(folder, pilots={"folds": 2, "updates": 3}) == {"pilot", "oof", "scale", *after_policies}
+    assert changed(folder, pilots={"folds": 2, "updates": 3}) == {"pilot", "oof", "scale", "check", *after_policies}
     assert changed(folder, name="another", description="words") == set()
     without = keys(folder, evaluation=None)
     assert all(keys(folder)[name] == key for name, key in without.items())  # evaluating retrains nothing
-    assert changed(folder, seed=1) == {"pilot", "oof", "scale", *after_policies}
+    assert changed(folder, seed=1) == {"pilot", "oof", "scale", "check", *after_policies}
 
 
 def test_a_changed_file_is_another_input(folder, tmp_path):

@@ -15,22 +15,25 @@ from typing import Any
 import numpy as np
 from scipy.stats import t as students_t
 
-from unmdpo.data.identity import Prompt
 from unmdpo.errors import UserError, did_you_mean
-from unmdpo.experiments.demo import WORLD, check_scale, demo_recipe, truth_of
+from unmdpo.experiments.demo import WORLD, demo_recipe
+from unmdpo.experiments.measures import (
+    Measure,
+    called_real,
+    gain,
+    held_out_gain,
+    pilot_cost,
+    recovery,
+    recovery_beside,
+    saturation,
+    spread,
+)
 from unmdpo.lab.world import Knobs
-from unmdpo.pipeline.artifacts import POLICY_SCALE
 from unmdpo.pipeline.executors import execute
-from unmdpo.pipeline.run import Run, open_run
-from unmdpo.pipeline.stage import Kind
-from unmdpo.pipeline.stages.pilots import PILOT_STAGE
-from unmdpo.pipeline.stages.policies import POLICY_STAGE
+from unmdpo.pipeline.run import open_run
 from unmdpo.pipeline.store import Store
-from unmdpo.pipeline.units import PromptIndex
-from unmdpo.scale.check import Check
-from unmdpo.stats.evaluation import Estimate, rank_correlation
+from unmdpo.stats.evaluation import Estimate
 
-Measure = Callable[[Run], float]
 SMALL = replace(WORLD, prompts=800)
 BUDGET = ("training.updates=50", "pilots.updates=50")
 
@@ -73,73 +76,6 @@ class Result:
             return Estimate(mean, mean, mean)
         half = float(students_t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
         return Estimate(mean, mean - half, mean + half)
-
-
-def recovery(scale: str) -> Measure:
-    """Spearman correlation of a frozen scale with the truth; NaN if the truth does not vary."""
-    return lambda run: _value(check_scale(run, scale).overall)
-
-
-def recovery_beside(policy: str) -> Measure:
-    """The same for a scale that learned beside a policy."""
-
-    def measure(run: Run) -> float:
-        truth = truth_of(run.recipe)
-        assert truth is not None  # every point is a world of the lab
-        prompts, q = _learned_beside(run, policy)
-        return _value(rank_correlation(q, [truth(prompt) for prompt in prompts]))
-
-    return measure
-
-
-def _value(correlation: Estimate | None) -> float:
-    return math.nan if correlation is None else correlation.value
-
-
-def saturation(policy: str) -> Measure:
-    """How far prompts moved from q = 1 toward the bounds 1/2 and 2: mean |log q| / log 2."""
-    return lambda run: float(np.mean(np.abs(np.log2(_learned_beside(run, policy)[1]))))
-
-
-def spread(scale: str) -> Measure:
-    """Standard deviation of log q̂, which is positive even if q* is the same for all prompts."""
-    return lambda run: float(np.std(np.log(run.scale(scale).known()["q"].to_pylist())))
-
-
-def gain(candidate: str, opponent: str) -> Measure:
-    """ΔR of one policy over another, measured by the gold reward."""
-    return lambda run: run.compare(candidate, opponent, "held-out").reward_difference.value
-
-
-def called_real(scale: str) -> Measure:
-    """1 if the check of a scale calls it real, 0 if not: the mean over seeds is how often it does."""
-    return lambda run: float(_checked(run, scale).real)
-
-
-def held_out_gain(scale: str) -> Measure:
-    """How much smaller a scale's loss on unseen prompts is than that of q ≡ 1."""
-    return lambda run: _checked(run, scale).gain.value
-
-
-def _checked(run: Run, scale: str) -> Check:
-    found = run.check(scale)
-    assert found is not None  # the experiment asks for it
-    return found
-
-
-def pilot_cost(run: Run) -> float:
-    """FLOPs of all pilots, as a multiple of training one policy."""
-
-    def flops(kind: Kind[Any]) -> list[float]:
-        names = [name for name, stage in run.stages.items() if stage.kind is kind]
-        return [run.artifact(name).manifest["notes"]["flops"] for name in names]
-
-    return sum(flops(PILOT_STAGE)) / flops(POLICY_STAGE)[0]
-
-
-def _learned_beside(run: Run, policy: str) -> tuple[list[Prompt], list[float]]:
-    rows = run.comparisons()
-    return PromptIndex.of(rows).prompts(rows), POLICY_SCALE.load(run.artifact(POLICY_STAGE.called(policy))).q_.tolist()
 
 
 _ESTIMATORS = {"pooled": "pooled head (the paper's)", "ridge": "ridge", "auto": "auto"}
