@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
 from tests.worlds.scales import world
+from unmdpo.catalog.estimators import MarginSettings
 from unmdpo.scale import FrozenScale, Rows, Units, make_estimator
-from unmdpo.scale.base import OwnGain
 from unmdpo.scale.check import (
     Check,
     Gain,
+    OwnGain,
     check,
     exchanged_gain,
     gain_of,
@@ -23,6 +24,9 @@ from unmdpo.scale.check import (
     rank_correlation,
     verdict,
 )
+from unmdpo.scale.fitting import losses_by
+
+LOSSES = losses_by(MarginSettings())
 
 
 def pooled():
@@ -143,10 +147,10 @@ def test_exchanges_stay_within_folds_and_give_every_order_its_chance():
     """Two folds of two prompts: four orders, of which the true one is the best."""
     log_q, folds = torch.tensor([0.5, -0.5, 0.3, -0.3]), torch.tensor([0, 0, 1, 1])
     rows = Rows(torch.arange(4), torch.tensor([-3.0, 1.0, -3.0, 1.0]), torch.zeros(4))
-    mean, chance = exchanged_gain(pooled(), rows, log_q, folds)
+    mean, chance = exchanged_gain(LOSSES, rows, log_q, folds)
     assert chance == pytest.approx(0.25, abs=0.05)
     orders = [log_q, log_q[[1, 0, 2, 3]], log_q[[0, 1, 3, 2]], log_q[[1, 0, 3, 2]]]
-    assert mean == pytest.approx(np.mean([gain_of(pooled(), rows, order).value for order in orders]), abs=0.02)
+    assert mean == pytest.approx(np.mean([gain_of(LOSSES, rows, order).value for order in orders]), abs=0.02)
 
 
 def test_chance_is_uniform_where_there_is_nothing():
@@ -154,7 +158,7 @@ def test_chance_is_uniform_where_there_is_nothing():
     for seed in range(60):
         rng = torch.Generator().manual_seed(seed)
         units, rows = world(seed, 0.0, prompts=80)
-        found.append(exchanged_gain(pooled(), rows, torch.randn(80, generator=rng), units.folds)[1])
+        found.append(exchanged_gain(LOSSES, rows, torch.randn(80, generator=rng), units.folds)[1])
     assert np.mean(found) == pytest.approx(0.5, abs=0.12)
     assert np.mean(np.array(found) <= 0.05) <= 0.12
 
@@ -171,7 +175,10 @@ def test_what_only_a_prompt_s_own_comparisons_know_is_real_too():
     uniform = torch.rand(unit.shape, generator=rng).clamp(1e-6, 1 - 1e-6)
     noise = torch.exp(torch.randn(200, generator=rng))[unit] * torch.log(uniform / (1 - uniform))
     units = Units(torch.randn(200, 3, generator=rng), None, torch.arange(200) % 5)
-    found = check(lambda: make_estimator("auto", {}), units, [Rows(unit, 0.4 + noise, torch.ones(len(unit)))])
+    rows = Rows(unit, 0.4 + noise, torch.ones(len(unit)))
+    told = make_estimator("auto", {}).fit(units, rows).diagnostics_
+    own = OwnGain(told["own_gain"], told["own_chance"])
+    found = check(lambda: make_estimator("auto", {}), units, [rows], own)
     assert found.own.value > 0
     assert found.real
     assert "own comparisons add to it" in verdict(found)

@@ -11,8 +11,9 @@ from unmdpo.scale import AutoScale, RidgeScale, Rows, Units, maps
 from unmdpo.scale.auto import CANDIDATES
 from unmdpo.scale.check import rank_correlation
 from unmdpo.scale.features import narrow_features, wide_features
+from unmdpo.scale.fitting import losses_by
 from unmdpo.scale.own import _offsets, own_offsets
-from unmdpo.scale.ridge import PATH, losses_by, principal_axes
+from unmdpo.scale.ridge import PATH, principal_axes
 
 
 def objective(x, rows, penalty, alpha):

@@ -29,12 +29,16 @@ class HeadSettings(EstimatorSettings):
     seed: int = SEED
 
 
-class ResidualSettings(HeadSettings):
-    """A head fitted to residuals: out-of-fold values, or those of the policy itself."""
+class MarginSettings(EstimatorSettings):
+    """What the margin residuals are that a scale is fitted to."""
 
     placement: Placement = Field("wr", description="placement of the margin in the fitting loss")
     tau: Nonnegative = 1.0
     levels: Levels = None
+
+
+class ResidualSettings(MarginSettings, HeadSettings):
+    """A head fitted to residuals: out-of-fold values, or those of the policy itself."""
 
 
 class PooledSettings(ResidualSettings):
@@ -47,28 +51,23 @@ class CrossFittedSettings(PooledSettings):
     placement: Placement = "ao"
 
 
-class RidgeSettings(EstimatorSettings):
+class LinearSettings(MarginSettings):
     """A linear map of prompt features, shrunken as held-out loss asks."""
 
     unit: Literal["prompt"] = "prompt"
-    placement: Placement = Field("wr", description="placement of the margin in the fitting loss")
-    tau: Nonnegative = 1.0
-    levels: Levels = None
     penalty: Nonnegative = Field(0.01, description="λ_q, the weight of (log q)²")
+
+
+class RidgeSettings(LinearSettings):
     components: Count = Field(128, description="principal axes of the features")
     features: Literal["embedding", "sketch"] = Field(
         "embedding", description="the prompt's embedding and length, or the paper's sketch of the embedding"
     )
 
 
-class AutoSettings(EstimatorSettings):
+class AutoSettings(LinearSettings):
     """The best of several on unseen prompts, or q ≡ 1."""
 
-    unit: Literal["prompt"] = "prompt"
-    placement: Placement = Field("wr", description="placement of the margin in the fitting loss")
-    tau: Nonnegative = 1.0
-    levels: Levels = None
-    penalty: Nonnegative = Field(0.01, description="λ_q, the weight of (log q)²")
     features: Literal["embedding"] = "embedding"
 
 

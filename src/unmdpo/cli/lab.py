@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unmdpo.cli.run import Overrides
-from unmdpo.forks import fork_server
+from unmdpo.cli.run import Overrides, get_ready
 
 if TYPE_CHECKING:
     from unmdpo.experiments.demo import ScaleCheck
@@ -30,8 +29,7 @@ def demo(
     jobs: Annotated[int | None, typer.Option(min=1, help="Stages to run at once.")] = None,
 ) -> None:
     """Run the whole method in a small world with known truth: minutes on a laptop."""
-    if jobs != 1:
-        fork_server()  # it imports what stages need while this process does
+    get_ready(jobs)
     from unmdpo.cli.progress import shown_progress
     from unmdpo.cli.run import show_checks, show_summary
     from unmdpo.errors import UserError

@@ -31,11 +31,19 @@ def opened(recipe: str, overrides: list[str] | None, store: Path, *, planning: b
     return open_run(load_recipe(recipe, overrides or []), Store(store), planning=planning)
 
 
+def get_ready(jobs: int | None) -> None:
+    """Lets the server of workers import what stages need while this process does."""
+    if jobs != 1 and "RANK" not in os.environ:
+        fork_server()
+
+
 def run(
     recipe: RecipeArgument,
     overrides: Overrides = None,
     store: StoreOption = HERE,
-    until: Annotated[str | None, typer.Option(help="Stop after this stage, such as oof or policy[dpo].")] = None,
+    until: Annotated[
+        str | None, typer.Option(help="Stop after this stage, such as oof or policy[dpo]; several with commas.")
+    ] = None,
     only: Annotated[str | None, typer.Option(help="Run only these stages.")] = None,
     force: Annotated[
         list[str] | None, typer.Option(help="Run this stage and its dependents again; repeatable.")
@@ -50,8 +58,8 @@ def run(
     from unmdpo.recipe import load_recipe
 
     described = load_recipe(recipe, overrides or [])
-    if jobs != 1 and executor is Executor.local and "RANK" not in os.environ:
-        fork_server()  # it imports what stages need while this process does
+    if executor is Executor.local:
+        get_ready(jobs)
     from unmdpo.cli.progress import shown_progress
     from unmdpo.pipeline.accounting import account
     from unmdpo.pipeline.executors import execute
@@ -111,13 +119,15 @@ def show_outcomes(title: str, outcomes: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from unmdpo.pipeline.told import chance
+
     table = Table("policy", "win %", "equal\nlength", "ΔR", "L/L_D", title=title, box=None, pad_edge=False)
     corrected = all("holm_win_rate" in outcome for outcome in outcomes.values())
     table.add_column("p\nHolm" if corrected else "p")
     for policy, outcome in outcomes.items():
         p = outcome["holm_win_rate" if corrected else "p_win_rate"]
         adjusted = "" if outcome["length_adjusted"] is None else f"{outcome['length_adjusted']['value']:.1f}"
-        table.add_row(policy, *_cells(outcome, adjusted), f"{p:.3f}" if p >= 0.001 else "< 0.001")
+        table.add_row(policy, *_cells(outcome, adjusted), chance(p))
         for seed, one in outcome["seeds"].items():
             table.add_row(f"  seed {seed}", *_cells(one, ""), "")
     Console().print(table)

@@ -142,7 +142,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "Spearman of q̂ with q*": {label: recovery(name) for name, label in _ESTIMATORS.items()},
         },
         _COMPARED,
-        until="scale,check",
+        until="check",
     ),
     "length": Experiment(
         "As vague prompts' answers differ more in length, does length-normalized fitting find q* better?",

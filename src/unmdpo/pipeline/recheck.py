@@ -12,6 +12,7 @@ from unmdpo.pipeline.stages.answers import GENERATION_STAGE
 from unmdpo.pipeline.stages.data import PANEL_STAGE
 from unmdpo.pipeline.stages.evaluation import judgement_name
 from unmdpo.pipeline.stages.summary import MEASURES, SUMMARY_STAGE
+from unmdpo.pipeline.told import tables_of
 from unmdpo.recipe.seeds import paired
 from unmdpo.stats.evaluation import LONGEST, Judged
 from unmdpo.stats.recomputed import corrected, equal_length, recomputed
@@ -31,7 +32,7 @@ class Finding:
 def recheck(run: Run) -> Iterator[Finding]:
     for name, reported in SUMMARY.peek(run.artifact(SUMMARY_STAGE.name)).items():
         panel = PANEL.peek(run.artifact(PANEL_STAGE.called(name)))
-        for judge, tables in (reported["judges"] or {"": reported}).items():
+        for judge, tables in tables_of(reported).items():
             yield from _Table(run, name, panel, judge, reported["baseline"], tables).findings()
 
 

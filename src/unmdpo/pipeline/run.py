@@ -37,6 +37,7 @@ from unmdpo.pipeline.stages.policies import POLICY_STAGE
 from unmdpo.pipeline.stages.scales import SCALE_STAGE
 from unmdpo.pipeline.stages.summary import SUMMARY_STAGE, compare_runs
 from unmdpo.pipeline.store import Artifact, Store
+from unmdpo.pipeline.told import tables_of
 from unmdpo.recipe import Recipe
 from unmdpo.recipe.seeds import Trained
 from unmdpo.scale.check import Check
@@ -131,7 +132,7 @@ class Run:
         where there are several, one row for each `seed`."""
         rows = []
         for panel, report in self.summary.items():
-            for judge, tables in (report["judges"] or {"": report}).items():
+            for judge, tables in tables_of(report).items():
                 for opponent, outcomes in tables["against"].items():
                     for policy, outcome in outcomes.items():
                         start = {"panel": panel, "judge": judge, "against": opponent, "policy": policy}

@@ -26,5 +26,9 @@ def remarks(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"judges {names} say the same about {same:.0f} % of answers{close}"
 
 
+def chance(p: float) -> str:
+    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
+
+
 def _percent(estimate: Mapping[str, float]) -> str:
     return f"{estimate['value']:.0f} [{estimate['low']:.0f}, {estimate['high']:.0f}] %"

@@ -139,9 +139,9 @@ class Recipe(Strict):
         return self
 
     def _check_seeds(self, evaluation: EvaluationRecipe) -> None:
-        seedless = [*evaluation.answers, *([INITIAL] if evaluation.initial else [])]
+        runs, seedless = self.runs, [*evaluation.answers, *([INITIAL] if evaluation.initial else [])]
         pairwise = any(kind_of(judge).pairwise for judge in evaluation.all_judges.values())
-        if pairwise and seedless and len(self.runs[evaluation.baseline]) > 1:
+        if pairwise and seedless and len(runs[evaluation.baseline]) > 1:
             raise error_at(
                 ("evaluation", "baseline"),
                 f"a judge of pairs sees '{seedless[0]}', which has no seed, beside one answer of the baseline, which "
@@ -150,7 +150,7 @@ class Recipe(Strict):
         for opponent in evaluation.all_opponents:
             for candidate in self.candidates:
                 try:
-                    paired(self.runs[candidate], self.runs[opponent])
+                    paired(runs[candidate], runs[opponent])
                 except ValueError as error:
                     raise error_at(
                         ("policies", candidate, "seeds"), f"it is compared with '{opponent}', where {error}"

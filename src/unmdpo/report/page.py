@@ -12,7 +12,7 @@ from unmdpo.catalog.objectives import INITIAL
 from unmdpo.engine.training.metrics import clock
 from unmdpo.errors import UserError
 from unmdpo.pipeline.run import Run
-from unmdpo.pipeline.told import remarks, tables_of
+from unmdpo.pipeline.told import chance, remarks, tables_of
 from unmdpo.report import charts
 from unmdpo.report.charts import Interval
 from unmdpo.report.collect import Facts, PanelFacts, ScaleFacts, Truth, collect
@@ -181,10 +181,6 @@ def amount(value: float) -> str:
         if value >= size:
             return f"{value / size:.1f} {name}"
     return f"{value:g}" if value else ""
-
-
-def chance(p: float) -> str:
-    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
 
 
 def estimate(given: Any, digits: int) -> str:

@@ -11,17 +11,17 @@ from typing import ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from unmdpo.catalog.estimators import AutoSettings
+from unmdpo.catalog.estimators import AutoSettings, LinearSettings
 from unmdpo.scale import maps
-from unmdpo.scale.base import FrozenScale, OwnGain, folds_of, with_enough_folds
+from unmdpo.scale.base import FrozenScale, folds_of, with_enough_folds
 from unmdpo.scale.check import ALPHA, Gain, exchanged_gain, gain_of, out_of_fold_log_scales
 from unmdpo.scale.data import Rows, Units
 from unmdpo.scale.diagnostics import diagnose
 from unmdpo.scale.features import DIMENSION, FACTS, narrow_features
-from unmdpo.scale.fitting import margins
+from unmdpo.scale.fitting import losses_by, margins
 from unmdpo.scale.maps import Center
 from unmdpo.scale.own import own_offsets, with_own
-from unmdpo.scale.ridge import RidgeScale, losses_by
+from unmdpo.scale.ridge import RidgeScale
 
 NONE, EMBEDDING, SKETCH = CANDIDATES = ("q ≡ 1", "ridge on the embedding", "ridge on its sketch")
 
@@ -46,19 +46,16 @@ class AutoScale(FrozenScale):
         self.chosen_ = NONE if best is None else best.candidate
         self.base_ = None if best is None else self._ridge().fit(self._view(self.chosen_, units), rows)
         raw, valid = self._raw(units), rows.valid_rows
-        own = own_offsets(raw, valid, losses_by(self._ridge().settings))
+        own = own_offsets(raw, valid, losses_by(self.settings))
         log_q, center = with_own(raw, own)
         self.q_, self.spread_, self.center_ = log_q.exp().float(), own.spread, maps.center_of(raw)
         margin = margins(rows, self.settings.tau, self.settings.levels)
         self.diagnostics_ = diagnose(self.q_, rows, margin, maps.squashed(raw + own.offset, center))
-        self.diagnostics_ |= {"own_spread": own.spread, "own_gain": own.gain, "own_chance": own.chance}
+        if own.spread:
+            self.diagnostics_ |= {"own_gain": own.gain, "own_chance": own.chance}
         if best is None and not own.spread:
             self.diagnostics_["constant"] = 1.0
         return self
-
-    def own_gain(self, units: Units, rows: Rows) -> OwnGain | None:
-        found = AutoScale(**self.settings.model_dump()).fit(units, rows).diagnostics_
-        return OwnGain(found["own_gain"], found["own_chance"]) if found["own_spread"] else None
 
     def _best(self, units: Units, rows: Rows) -> Tried | None:
         """The candidate with the largest gain, if that is no chance."""
@@ -67,16 +64,15 @@ class AutoScale(FrozenScale):
             view = self._view(candidate, units)
             if candidate == EMBEDDING or view is not units:
                 log_q = out_of_fold_log_scales(self._ridge, view, rows)
-                tried.append(Tried(candidate, log_q, gain_of(self, rows, log_q)))
+                tried.append(Tried(candidate, log_q, gain_of(losses_by(self.settings), rows, log_q)))
         best = max(tried, key=lambda one: one.gain.value)
         if best.gain.value <= 0:
             return None
-        _, chance = exchanged_gain(self, rows, best.log_q, folds)
+        _, chance = exchanged_gain(losses_by(self.settings), rows, best.log_q, folds)
         return best if chance <= ALPHA / len(tried) else None
 
     def _ridge(self) -> RidgeScale:
-        names = ("placement", "tau", "levels", "penalty")
-        return RidgeScale(**{name: getattr(self.settings, name) for name in names})
+        return RidgeScale(**{name: getattr(self.settings, name) for name in LinearSettings.model_fields})
 
     def _view(self, candidate: str, units: Units) -> Units:
         """The features that a candidate is given: all, or the paper's sketch of the embedding."""

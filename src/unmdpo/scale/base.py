@@ -6,7 +6,7 @@ estimator's settings, traits and defaults are in its row of `unmdpo.catalog.esti
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -45,23 +45,11 @@ class ScaleEstimator(ABC):
         """Restores the fitted state that `tensors` came from."""
 
 
-class OwnGain(NamedTuple):
-    """What a unit's own rows add to what its features say: the gain from one half of them on the other, per row, and
-    how often other units' rows would gain as much."""
-
-    value: float
-    chance: float
-
-
 class FrozenScale(ScaleEstimator):
     """Fitted once, before the final policy, and frozen."""
 
     @abstractmethod
     def fit(self, units: Units, rows: Rows) -> Self: ...
-
-    def own_gain(self, units: Units, rows: Rows) -> OwnGain | None:
-        """None for an estimator that knows units by their features alone, or finds nothing more."""
-        return None
 
 
 class OneHeadScale(ScaleEstimator):

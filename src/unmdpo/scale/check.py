@@ -13,18 +13,25 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
 
-from unmdpo.placement import SCORES
-from unmdpo.scale.base import FrozenScale, OwnGain, fold_count, folds_of, with_enough_folds
+from unmdpo.catalog.estimators import MarginSettings
+from unmdpo.scale.base import FrozenScale, fold_count, folds_of, with_enough_folds
 from unmdpo.scale.data import Rows, Units
 from unmdpo.scale.diagnostics import correlation
-from unmdpo.scale.fitting import margins
+from unmdpo.scale.fitting import LossesOf, losses_by
 
 NORMAL, ALPHA = 1.96, 0.05
 EXCHANGES, FEWEST = 999, 10  # prompts that a scale may be fitted to
 EQUAL = 1e-12  # gains that differ by less differ by rounding
 Maker = Callable[[], FrozenScale]
+
+
+class OwnGain(NamedTuple):
+    """What a unit's own rows add to what its features say: the gain from one half of them on the other, per row, and
+    how often other units' rows would gain as much."""
+
+    value: float
+    chance: float
 
 
 class Gain(NamedTuple):
@@ -72,13 +79,17 @@ class Check:
         return cls(**values | {"gain": Gain(**values["gain"]), "own": own})
 
 
-def check(make: Maker, units: Units, seeds: Sequence[Rows]) -> Check:
-    """Checks an estimator on the evidence of pilots, which may have been trained with several `seeds`."""
-    mean, judge = replace(seeds[0], evidence=torch.stack([rows.evidence for rows in seeds]).mean(dim=0)), make()
+def check(make: Maker, units: Units, seeds: Sequence[Rows], own: OwnGain | None = None) -> Check:
+    """Checks an estimator on the evidence of pilots, which may have been trained with several `seeds`. `own` is what
+    the fitted scale has found in prompts' own comparisons."""
+    mean = replace(seeds[0], evidence=torch.stack([rows.evidence for rows in seeds]).mean(dim=0))
+    settings = make().settings
+    assert isinstance(settings, MarginSettings), "only scales fitted to margins are checked"
+    losses_of = losses_by(settings)
     held_out = out_of_fold_log_scales(make, units, mean)
-    one = float(_losses(judge, mean.valid_rows, torch.zeros(len(units))).mean())
-    value = gain_of(judge, mean, held_out)
-    exchanged, chance = exchanged_gain(judge, mean, held_out, folds_of(with_enough_folds(units)))
+    one = float(losses_of(mean.valid_rows)(torch.zeros(len(units), dtype=torch.float64)).mean())
+    value = gain_of(losses_of, mean, held_out)
+    exchanged, chance = exchanged_gain(losses_of, mean, held_out, folds_of(with_enough_folds(units)))
     return Check(
         prompts=int((torch.bincount(mean.valid_rows.unit) > 0).sum()),
         rows=len(mean.valid_rows),
@@ -89,14 +100,14 @@ def check(make: Maker, units: Units, seeds: Sequence[Rows]) -> Check:
         seeds=_between_seeds(make, units, seeds),
         exchanged=exchanged,
         chance=chance,
-        own=judge.own_gain(units, mean),
+        own=own,
     )
 
 
 def out_of_fold_log_scales(make: Maker, units: Units, rows: Rows) -> Tensor:
     """(u,) log q̂ of every unit, from an estimator that was fitted outside its fold, centered in each fold."""
     units = with_enough_folds(units)
-    folds, log_q = folds_of(units), torch.full((len(units),), torch.nan)
+    folds, log_q = folds_of(units), torch.full((len(units),), torch.nan, dtype=torch.float64)
     for fold in range(fold_count(units)):
         outside = folds != fold
         if outside.all():
@@ -106,7 +117,7 @@ def out_of_fold_log_scales(make: Maker, units: Units, rows: Rows) -> Tensor:
             continue
         fitted = make().fit(with_enough_folds(units.select(outside)), rows.reindexed(outside))
         inside = fitted.predict(_as_known(units.select(~outside), units.select(outside))).double().log()
-        log_q[~outside] = (inside - inside.mean()).float()
+        log_q[~outside] = inside - inside.mean()
     return log_q
 
 
@@ -117,36 +128,27 @@ def _as_known(units: Units, to: Units) -> Units:
     return replace(units, domains=torch.where(torch.isin(units.domains, to.domains), units.domains, -1))
 
 
-def gain_of(estimator: FrozenScale, rows: Rows, log_q: Tensor) -> Gain:
-    """The gain of scales (u,) over q ≡ 1, by the loss that the estimator is fitted with; its error is from sums over
-    units, whose rows are alike."""
+def gain_of(losses_of: LossesOf, rows: Rows, log_q: Tensor) -> Gain:
+    """The gain of scales (u,) over q ≡ 1; its error is from sums over units, whose rows are alike."""
     valid = rows.valid_rows
-    gains = _losses(estimator, valid, torch.zeros_like(log_q)) - _losses(estimator, valid, log_q)
+    losses = losses_of(valid)
+    gains = losses(torch.zeros_like(log_q)) - losses(log_q)
     mean = gains.mean()
     sums = torch.zeros(len(log_q), dtype=torch.float64).index_add_(0, valid.unit, gains - mean)
     return Gain(float(mean), float(torch.sqrt((sums**2).sum())) / len(gains))
 
 
-def _losses(estimator: FrozenScale, rows: Rows, log_q: Tensor) -> Tensor:
-    """(n,) ζ(−Γ) of valid rows."""
-    settings: Any = estimator.settings
-    margin = margins(rows, settings.tau, settings.levels).double()
-    score = SCORES[settings.placement](rows.evidence.double(), margin, log_q.double()[rows.unit].exp())
-    return -logsigmoid(score)
-
-
-def exchanged_gain(estimator: FrozenScale, rows: Rows, log_q: Tensor, folds: Tensor) -> tuple[float, float]:
+def exchanged_gain(losses_of: LossesOf, rows: Rows, log_q: Tensor, folds: Tensor) -> tuple[float, float]:
     """The mean gain of scales (u,) that were exchanged at random within folds, and how often it is as large as the
     true one, which counts as one of them."""
-    valid, rng = rows.valid_rows, torch.Generator().manual_seed(0)
-    grouped, losses = torch.argsort(folds, stable=True), _losses(estimator, valid, torch.zeros_like(log_q)).mean()
-    true, gains = losses - _losses(estimator, valid, log_q).mean(), []
+    losses, rng = losses_of(rows.valid_rows), torch.Generator().manual_seed(0)
+    grouped, of_one = torch.argsort(folds, stable=True), losses(torch.zeros_like(log_q)).mean()
+    gains = []
     for _ in range(EXCHANGES):
-        shuffled = torch.argsort(folds + torch.rand(len(folds), generator=rng))
         other = torch.empty_like(log_q)
-        other[grouped] = log_q[shuffled]
-        gains.append(losses - _losses(estimator, valid, other).mean())
-    found = torch.stack(gains)
+        other[grouped] = log_q[torch.argsort(folds + torch.rand(len(folds), generator=rng))]
+        gains.append(of_one - losses(other).mean())
+    found, true = torch.stack(gains), of_one - losses(log_q).mean()
     as_large = int((found >= true - EQUAL).sum())
     return float(found.mean()), (1 + as_large) / (1 + EXCHANGES)
 

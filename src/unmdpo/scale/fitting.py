@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from unmdpo.adamw import Moments, adamw, clipped
+from unmdpo.catalog.estimators import MarginSettings
 from unmdpo.placement import SCORES, Placement, StrengthMap
 from unmdpo.scale import maps
 from unmdpo.scale.data import Rows, Units
@@ -17,6 +18,8 @@ from unmdpo.scale.head import Activation, ScaleHead
 from unmdpo.scale.maps import Center
 
 NOISE = 0.01  # standard deviation of feature perturbations
+Losses = Callable[[Tensor], Tensor]  # (u,) log q of units → (n,) losses of rows
+LossesOf = Callable[[Rows], Losses]
 MapName = Literal["centered", "uncentered", "saturating", "moving"]
 
 
@@ -104,6 +107,16 @@ def roughness(function: Callable[[Tensor], Tensor], features: Tensor, base: Tens
 
 def margins(rows: Rows, tau: float, levels: tuple[float, ...] | None) -> Tensor:
     return tau * StrengthMap(levels).of(rows.strength.float())
+
+
+def losses_by(settings: MarginSettings) -> LossesOf:
+    """The loss ζ(−Γ) of each row, in double precision, as a function of its unit's log q."""
+
+    def of(rows: Rows) -> Losses:
+        margin, evidence = margins(rows, settings.tau, settings.levels).double(), rows.evidence.double()
+        return lambda log_q: -logsigmoid(SCORES[settings.placement](evidence, margin, log_q[rows.unit].exp()))
+
+    return of
 
 
 @dataclass

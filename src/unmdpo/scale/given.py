@@ -7,6 +7,7 @@ from torch import Tensor
 
 from unmdpo.catalog.estimators import GivenSettings
 from unmdpo.errors import UserError
+from unmdpo.scale import maps
 from unmdpo.scale.base import FrozenScale
 from unmdpo.scale.data import Rows, Units
 from unmdpo.scale.diagnostics import diagnose
@@ -22,10 +23,9 @@ class GivenScale(FrozenScale):
 
     def fit(self, units: Units, rows: Rows) -> Self:
         log_q, bound = self.settings.power * units.features[:, 0].double(), self.settings.bound
-        log_q = log_q - log_q.mean()
-        if bound is not None:
-            log_q = bound * torch.tanh(log_q / bound)
-            log_q = log_q - log_q.mean()
+        log_q = (
+            log_q - log_q.mean() if bound is None else maps.centered(log_q, maps.center_of(log_q, bound=bound), bound)
+        )
         self.q_ = log_q.exp().float()
         self.diagnostics_ = diagnose(self.q_, rows, margins(rows, 1.0, None), torch.zeros(len(units)))
         return self

@@ -21,15 +21,15 @@ class Center(NamedTuple):
     bounded: Tensor  # () ū
 
 
-def center_of(raw: Tensor, weights: Tensor | None = None) -> Center:
+def center_of(raw: Tensor, weights: Tensor | None = None, bound: float = BOUND) -> Center:
     """Both means over a population (u,); differentiable. `weights` are the units' row counts."""
     mean = _mean(raw, weights)
-    return Center(mean, _mean(_bounded(raw, mean), weights))
+    return Center(mean, _mean(_bounded(raw, mean, bound), weights))
 
 
-def centered(raw: Tensor, center: Center) -> Tensor:
+def centered(raw: Tensor, center: Center, bound: float = BOUND) -> Tensor:
     """log q = u − ū, u = b·tanh((a − ā)/b) (Eqs. bounded-raw-scale to scale-log-param)."""
-    return _bounded(raw, center.raw) - center.bounded
+    return _bounded(raw, center.raw, bound) - center.bounded
 
 
 def uncentered(raw: Tensor) -> Tensor:
@@ -57,8 +57,8 @@ def slope(raw: Tensor) -> Tensor:
     return 1 - torch.tanh((raw - raw.mean()) / BOUND) ** 2
 
 
-def _bounded(raw: Tensor, mean: Tensor) -> Tensor:
-    return BOUND * torch.tanh((raw - mean) / BOUND)
+def _bounded(raw: Tensor, mean: Tensor, bound: float = BOUND) -> Tensor:
+    return bound * torch.tanh((raw - mean) / bound)
 
 
 def _mean(values: Tensor, weights: Tensor | None) -> Tensor:

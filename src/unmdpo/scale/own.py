@@ -15,8 +15,8 @@ from torch import Tensor
 from unmdpo.scale import maps
 from unmdpo.scale.check import ALPHA
 from unmdpo.scale.data import Rows
+from unmdpo.scale.fitting import Losses, LossesOf
 from unmdpo.scale.maps import Center
-from unmdpo.scale.ridge import Losses, LossesOf
 
 SPREADS = (0.05, 0.1, 0.2, 0.4, 0.8)  # σ
 STEPS, EXCHANGES = 60, 199

@@ -6,28 +6,24 @@ x are the standardized features turned to their principal axes, so that shrinkin
 The amount α is chosen by the loss on folds that θ was not fitted to, from a path that ends at θ = 0, which is q ≡ 1.
 """
 
-from collections.abc import Callable
 from typing import ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid, one_hot
+from torch.nn.functional import one_hot
 
 from unmdpo.catalog.estimators import RidgeSettings
-from unmdpo.placement import SCORES
 from unmdpo.scale import maps
 from unmdpo.scale.base import FrozenScale, domain_count, folds_of, with_enough_folds
 from unmdpo.scale.data import Rows, Units
 from unmdpo.scale.diagnostics import diagnose
 from unmdpo.scale.features import Standardizer
-from unmdpo.scale.fitting import margins
+from unmdpo.scale.fitting import Losses, losses_by, margins
 from unmdpo.scale.maps import Center
 
 PATH = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03)  # α, for features of unit variance
 STEPS, ENOUGH = 12, 1e-6  # Newton steps at most, and the improvement below which they end
 FLAT = 1e-3  # least curvature of a row, where the loss is not convex
-Losses = Callable[[Tensor], Tensor]  # (u,) log q of units → (n,) losses of rows
-LossesOf = Callable[[Rows], Losses]
 
 
 class RidgeScale(FrozenScale):
@@ -128,16 +124,6 @@ class RidgeScale(FrozenScale):
         self.center_ = Center(tensors["center.raw"], tensors["center.bounded"])
         self.domains_, self.shrinkage_ = int(tensors["domains"]), float(tensors["shrinkage"])
         return self
-
-
-def losses_by(settings: RidgeSettings) -> LossesOf:
-    """The loss of rows as a function of their units' log q: ζ(−Γ)."""
-
-    def of(rows: Rows) -> Losses:
-        margin, evidence = margins(rows, settings.tau, settings.levels).double(), rows.evidence.double()
-        return lambda log_q: -logsigmoid(SCORES[settings.placement](evidence, margin, log_q[rows.unit].exp()))
-
-    return of
 
 
 class _Problem(NamedTuple):

@@ -1,16 +1,13 @@
 """Whether learned scales are real: each is checked beside the policies that use it, and nothing waits for it."""
 
-from typing import Any
-
 from unmdpo.catalog.estimators import ESTIMATORS
-from unmdpo.pipeline.artifacts import CHECK, COMPARISONS
+from unmdpo.pipeline.artifacts import CHECK, COMPARISONS, ESTIMATOR
 from unmdpo.pipeline.graph import Graph
 from unmdpo.pipeline.stage import Job, Kind, Notes, Stage
 from unmdpo.pipeline.stages.pilots import evidence_in
-from unmdpo.pipeline.stages.scales import ScaleSettings, rows_of, scale_settings, units_of
-from unmdpo.pipeline.stages.scales import needed as needed_by_scale
+from unmdpo.pipeline.stages.scales import SCALE_STAGE, ScaleSettings, rows_of, scale, units_of
 from unmdpo.scale import FrozenScale, make_estimator
-from unmdpo.scale.check import Check, check, verdict
+from unmdpo.scale.check import OwnGain, check, verdict
 
 
 def checks(graph: Graph) -> None:
@@ -23,28 +20,27 @@ def checks(graph: Graph) -> None:
 
 
 def _check(graph: Graph, name: str) -> Stage[ScaleSettings]:
+    fitted = scale(graph, name)
     return graph.stage(
-        CHECK_STAGE, scale_settings(graph, name), needed_by_scale(graph, name), CHECK_STAGE.called(name)
+        CHECK_STAGE, fitted.settings, {**fitted.inputs, SCALE_STAGE.name: fitted}, CHECK_STAGE.called(name)
     )
 
 
 def check_scale(job: Job[ScaleSettings]) -> Notes:
-    found = checked(job)
-    job.save(CHECK, found)
-    return {"real": found.real, "verdict": verdict(found)}
-
-
-def checked(job: Job[Any]) -> Check:
     choice, rows = job.settings.estimator, job.load(COMPARISONS, "comparisons")
     units, names = units_of(rows, choice, job)
     seeds = [rows_of(rows, names, one, job.settings.length_normalized) for one in evidence_in(job)]
+    told = job.load(ESTIMATOR, SCALE_STAGE.name).diagnostics_
+    own = OwnGain(told["own_gain"], told["own_chance"]) if "own_gain" in told else None
 
     def make() -> FrozenScale:
         estimator = make_estimator(choice.name, choice.settings)
         assert isinstance(estimator, FrozenScale)
         return estimator
 
-    return check(make, units, seeds)
+    found = check(make, units, seeds, own)
+    job.save(CHECK, found)
+    return {"real": found.real, "verdict": verdict(found)}
 
 
-CHECK_STAGE = Kind("check", check_scale, version=3, wanted=checks)
+CHECK_STAGE = Kind("check", check_scale, version=4, wanted=checks)

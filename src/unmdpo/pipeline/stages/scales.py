@@ -58,25 +58,16 @@ def scales(graph: Graph) -> None:
 def scale(graph: Graph, name: str) -> Stage[Any]:
     if name in graph.borrowed:
         return graph.borrowed[name]
-    return graph.stage(SCALE_STAGE, scale_settings(graph, name), needed(graph, name), SCALE_STAGE.called(name))
-
-
-def scale_settings(graph: Graph, name: str) -> ScaleSettings:
-    spec, choice = graph.recipe.scales[name], estimator_choice(graph, name)
-    settings = ScaleSettings(estimator=choice, length_normalized=spec.length_normalized)
-    files = ESTIMATORS[spec.estimator].files
-    return settings if files is None else GivenScaleSettings(**dict(settings), files=graph.files(files(spec.resolved)))
-
-
-def needed(graph: Graph, name: str) -> dict[str, Stage[Any]]:
-    """What a scale is fitted to."""
-    estimator = ESTIMATORS[graph.recipe.scales[name].estimator]
+    spec, estimator = graph.recipe.scales[name], ESTIMATORS[graph.recipe.scales[name].estimator]
     inputs: dict[str, Stage[Any]] = {"comparisons": comparisons(graph)}
     if estimator.features:
         inputs["features"] = features(graph)
     if estimator.pilots:
         inputs |= out_of_fold(graph)
-    return inputs
+    settings = ScaleSettings(estimator=estimator_choice(graph, name), length_normalized=spec.length_normalized)
+    if estimator.files is not None:
+        settings = GivenScaleSettings(**dict(settings), files=graph.files(estimator.files(spec.resolved)))
+    return graph.stage(SCALE_STAGE, settings, inputs, SCALE_STAGE.called(name))
 
 
 def estimator_choice(graph: Graph, name: str) -> EstimatorChoice:
