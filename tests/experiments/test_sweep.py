@@ -8,7 +8,8 @@ from typer.testing import CliRunner
 
 from unmdpo.cli import app
 from unmdpo.experiments.demo import demo_recipe
-from unmdpo.experiments.sweep import BUDGET, EXPERIMENTS, SMALL, Point, Result, sweep
+from unmdpo.experiments.sweep import BUDGET, SMALL, Result, sweep
+from unmdpo.experiments.table import EXPERIMENTS, Point
 from unmdpo.report.sweeps import write_sweep
 
 TINY = (
@@ -29,7 +30,7 @@ def test_means_have_students_interval():
 def test_every_point_is_a_recipe(name, tmp_path):
     chosen = EXPERIMENTS[name]
     for point in chosen.points:
-        knobs = replace(SMALL, prompts=100, **point.knobs)
+        knobs = replace(SMALL, prompts=100, **{**chosen.knobs, **point.knobs})
         demo_recipe(tmp_path, knobs, [*BUDGET, *chosen.overrides, *point.overrides])
 
 
@@ -49,6 +50,23 @@ def test_an_experiment_end_to_end(name, tmp_path):
     assert [row["values"] for row in json.loads(written[0].read_text())] == [r.values for r in results]
     for path in written[1:]:
         assert path.read_text("utf-8").startswith("<svg")
+
+
+def test_runs_side_by_side_give_the_same_numbers(tmp_path):
+    chosen = replace(EXPERIMENTS["ceiling"], points=EXPERIMENTS["ceiling"].points[1:3])
+    told = []
+
+    def values(folder, jobs):
+        found = sweep(chosen, tmp_path / folder, [0, 1], jobs, replace(SMALL, prompts=100), TINY, told.append)
+        return [(result.point.label, result.series, result.values) for result in found]
+
+    assert values("at once", 2) == values("one by one", 1)
+    assert [text.split(":")[0] for text in told[:4]] == ["1 of 4", "2 of 4", "3 of 4", "4 of 4"]
+
+
+def test_all_experiments_can_be_listed():
+    done = CliRunner().invoke(app, ["lab", "sweep", "?"])
+    assert [line.split()[0] for line in done.output.splitlines()] == [*EXPERIMENTS]
 
 
 def test_choices_are_drawn_as_rows(tmp_path):

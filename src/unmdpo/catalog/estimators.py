@@ -1,5 +1,6 @@
 """Every estimator of the prompt scale, by its name in a recipe, with the paper's constants as defaults."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -41,7 +42,16 @@ class ResidualSettings(MarginSettings, HeadSettings):
     """A head fitted to residuals: out-of-fold values, or those of the policy itself."""
 
 
-class PooledSettings(ResidualSettings):
+class MapSettings(EstimatorSettings):
+    """How far apart scales may be."""
+
+    bound: Positive = Field(
+        math.log(2) / 2,
+        description="b of the centered map: scales differ by at most e^(2b), which is 2 with the paper's log(2)/2",
+    )
+
+
+class PooledSettings(ResidualSettings, MapSettings):
     centered: bool = True
     penalty: Nonnegative = Field(0.01, description="λ_q, the weight of (log q)²")
     updates: int = Field(150, ge=0)
@@ -51,7 +61,7 @@ class CrossFittedSettings(PooledSettings):
     placement: Placement = "ao"
 
 
-class LinearSettings(MarginSettings):
+class LinearSettings(MarginSettings, MapSettings):
     """A linear map of prompt features, shrunken as held-out loss asks."""
 
     unit: Literal["prompt"] = "prompt"

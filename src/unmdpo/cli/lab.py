@@ -85,22 +85,25 @@ def _show_check(check: "ScaleCheck") -> None:
 
 @app.command("sweep")
 def sweep(
-    experiment: Annotated[
-        str, typer.Argument(help="noise, real, ceiling, ceiling-pairs, ceiling-strength, length, joint or pilots.")
-    ],
+    experiment: Annotated[str, typer.Argument(help="Such as noise, real, ceiling, worth or pilots; `?` lists all.")],
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, each for its own world and training.")] = 3,
     folder: Annotated[Path, typer.Option(help="Folder for runs, numbers and figures.")] = Path("unmdpo-lab"),
-    jobs: Annotated[int | None, typer.Option(min=1, help="Stages to run at once.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Runs at once; default: one on each core.")] = None,
 ) -> None:
     """Vary one knob of the world, with several seeds per setting, and plot the results."""
     from rich.console import Console
     from rich.table import Table
 
-    from unmdpo.experiments.sweep import experiment as find
     from unmdpo.experiments.sweep import sweep as run_all
+    from unmdpo.experiments.table import EXPERIMENTS
+    from unmdpo.experiments.table import experiment as find
     from unmdpo.pipeline.executors.local import default_jobs
     from unmdpo.report.sweeps import write_sweep
 
+    if experiment == "?":
+        for name, known in EXPERIMENTS.items():
+            typer.echo(f"{name:18}{known.question}")
+        return
     chosen = find(experiment)
     typer.echo(chosen.question)
     table = Table(chosen.knob, "measure", "series", f"mean of {seeds} seeds", box=None, pad_edge=False)

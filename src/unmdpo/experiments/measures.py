@@ -11,6 +11,7 @@ from unmdpo.experiments.demo import check_scale, truth_of
 from unmdpo.pipeline.artifacts import POLICY_SCALE
 from unmdpo.pipeline.run import Run
 from unmdpo.pipeline.stage import Kind
+from unmdpo.pipeline.stages.passes import PASS_STAGE
 from unmdpo.pipeline.stages.pilots import PILOT_STAGE
 from unmdpo.pipeline.stages.policies import POLICY_STAGE
 from unmdpo.pipeline.units import PromptIndex
@@ -82,11 +83,11 @@ def _checked(run: Run, scale: str) -> Check:
 def pilot_cost(run: Run) -> float:
     """FLOPs of all pilots, as a multiple of training one policy."""
 
-    def flops(kind: Kind[Any]) -> list[float]:
-        names = [name for name, stage in run.stages.items() if stage.kind is kind]
+    def flops(*kinds: Kind[Any]) -> list[float]:
+        names = [name for name, stage in run.stages.items() if stage.kind in kinds]
         return [run.artifact(name).manifest["notes"]["flops"] for name in names]
 
-    return sum(flops(PILOT_STAGE)) / flops(POLICY_STAGE)[0]
+    return sum(flops(PILOT_STAGE, PASS_STAGE)) / flops(POLICY_STAGE)[0]
 
 
 def _learned_beside(run: Run, policy: str) -> tuple[list[Prompt], list[float]]:

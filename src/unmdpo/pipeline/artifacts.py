@@ -81,6 +81,13 @@ class HeldOut(NamedTuple):
     logps: Tensor  # (m, 2) of chosen and rejected
 
 
+class Met(NamedTuple):
+    """What a pilot thought of every comparison when it met it."""
+
+    update: Tensor  # (n,) updates it had made by then
+    logps: Tensor  # (n, 2) of chosen and rejected
+
+
 class Evidence(NamedTuple):
     """Out-of-fold values for every comparison."""
 
@@ -152,6 +159,7 @@ EMBEDDINGS = _one_tensor("embeddings.safetensors", "embeddings")  # (u, d)
 EMBEDDED = _tensors("part.safetensors", Embedded)
 PROMPTS: ArtifactFile[list[str]] = ArtifactFile("prompts.json", write_json, _read_json)  # their hashes
 HELD_OUT = _tensors("held-out.safetensors", HeldOut)
+MET = _tensors("met.safetensors", Met)
 EVIDENCE = _tensors("oof.safetensors", Evidence)
 CHECK = ArtifactFile[Check](
     "check.json", lambda path, value: write_json(path, value.to_dict()), lambda path: Check.of_dict(_read_json(path))

@@ -19,12 +19,14 @@ from unmdpo.pipeline.costs import H200_USEFUL, Cost, Estimates, Speed
 from unmdpo.pipeline.run import Run, ranks_of
 from unmdpo.pipeline.stage import Stage
 from unmdpo.pipeline.stages.data import COMPARISONS_STAGE, ENCODED_STAGE
+from unmdpo.pipeline.stages.passes import PASS_STAGE
 from unmdpo.pipeline.stages.pilots import PILOT_STAGE
 
 MEMORY = {"h200": 141e9, "h100": 80e9, "a100": 80e9}
 MOST_GPUS = (1, 2, 4, 8, 16, 32, 64)  # to try for one model
 CPU_SHARE = 0.1  # of the measured matrix rate
 ASSUMED_PAIRS = 10_000
+PILOTS = (PILOT_STAGE.name, PASS_STAGE.name)
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Plan:
     @property
     def pilot_share(self) -> float:
         """The share of all FLOPs spent on pilots and their scoring: the price of a learned scale."""
-        pilots = sum(stage.cost.flops for stage in self.stages if stage.kind == PILOT_STAGE.name)
+        pilots = sum(stage.cost.flops for stage in self.stages if stage.kind in PILOTS)
         return pilots / max(1.0, sum(stage.cost.flops for stage in self.stages))
 
 

@@ -150,6 +150,10 @@ class DataRecipe(RowsRecipe):
 
 
 class PilotsRecipe(DefaultBudget, TrainingOverrides):
+    evidence: Literal["folds", "one-pass", "two-passes"] = Field(
+        "folds",
+        description="from one pilot for each fold, trained on the others; or from pilots that pass over the data once",
+    )
     folds: Annotated[int, Field(ge=2)] = 5
     fold_seed: int = FOLD_SEED
     objective: ObjectiveName = "fixed-margin"
@@ -157,6 +161,16 @@ class PilotsRecipe(DefaultBudget, TrainingOverrides):
     seeds: Seeds = Field(
         (), description="train all pilots once with each; scales are fitted to the mean of their values"
     )
+
+    @classmethod
+    def _default_budget(cls, values: dict[str, Any]) -> dict[str, int]:
+        return super()._default_budget(values) if values.get("evidence", "folds") == "folds" else {"epochs": 1}
+
+    @model_validator(mode="after")
+    def _once(self) -> Self:
+        if self.evidence != "folds" and self.epochs != 1:
+            raise ValueError("pilots that pass over the data once train for one epoch; leave out updates and epochs")
+        return self
 
     @model_validator(mode="after")
     def _one_way_to_say_seeds(self) -> Self:

@@ -5,7 +5,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from unmdpo.experiments.sweep import Experiment, Result
+from unmdpo.experiments.sweep import Result
+from unmdpo.experiments.table import Experiment
 from unmdpo.report import charts
 
 

@@ -20,7 +20,7 @@ from unmdpo.scale.diagnostics import diagnose
 from unmdpo.scale.features import DIMENSION, FACTS, narrow_features
 from unmdpo.scale.fitting import losses_by, margins
 from unmdpo.scale.maps import Center
-from unmdpo.scale.own import own_offsets, with_own
+from unmdpo.scale.own import own_offsets
 from unmdpo.scale.ridge import RidgeScale
 
 NONE, EMBEDDING, SKETCH = CANDIDATES = ("q ≡ 1", "ridge on the embedding", "ridge on its sketch")
@@ -46,9 +46,11 @@ class AutoScale(FrozenScale):
         self.chosen_ = NONE if best is None else best.candidate
         self.base_ = None if best is None else self._ridge().fit(self._view(self.chosen_, units), rows)
         raw, valid = self._raw(units), rows.valid_rows
-        own = own_offsets(raw, valid, losses_by(self.settings))
-        log_q, center = with_own(raw, own)
-        self.q_, self.spread_, self.center_ = log_q.exp().float(), own.spread, maps.center_of(raw)
+        bound = self.settings.bound
+        own = own_offsets(raw, valid, losses_by(self.settings), bound)
+        center = maps.center_of(raw + own.offset, bound=bound)
+        self.q_, self.spread_ = maps.centered(raw + own.offset, center).exp().float(), own.spread
+        self.center_ = maps.center_of(raw, bound=bound)
         margin = margins(rows, self.settings.tau, self.settings.levels)
         self.diagnostics_ = diagnose(self.q_, rows, margin, maps.squashed(raw + own.offset, center))
         if own.spread:
@@ -94,15 +96,14 @@ class AutoScale(FrozenScale):
             "q": self.q_,
             "chosen": torch.tensor(CANDIDATES.index(self.chosen_)),
             "spread": torch.tensor(self.spread_, dtype=torch.float64),
-            "center.raw": self.center_.raw,
-            "center.bounded": self.center_.bounded,
+            **self.center_.tensors(),
         }
         return own | {f"base.{name}": value for name, value in (self.base_.tensors() if self.base_ else {}).items()}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> Self:
         self.q_, self.chosen_ = tensors["q"], CANDIDATES[int(tensors["chosen"])]
         self.spread_ = float(tensors["spread"])
-        self.center_ = Center(tensors["center.raw"], tensors["center.bounded"])
+        self.center_ = Center.of_tensors(tensors)
         base = {name.removeprefix("base."): value for name, value in tensors.items() if name.startswith("base.")}
         self.base_ = self._ridge().restore(base) if base else None
         return self

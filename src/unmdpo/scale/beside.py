@@ -140,7 +140,7 @@ class JointScale(ScaleBesidePolicy):
         return data + self.settings.penalty * (log_q**2).mean()
 
     def _log_scales(self, raw: Tensor) -> Tensor:
-        return maps.centered(raw, maps.center_of(raw))
+        return maps.centered_here(raw)
 
     @torch.no_grad()
     def _refresh(self) -> None:

@@ -1,5 +1,6 @@
 """Five heads, each fitted outside one fold and used to predict that fold ("AO-fitted scales")."""
 
+import math
 import warnings
 from typing import ClassVar, Self
 
@@ -12,7 +13,6 @@ from unmdpo.scale.data import Rows, Units
 from unmdpo.scale.diagnostics import diagnose
 from unmdpo.scale.features import Standardizer
 from unmdpo.scale.fitting import HeadScale, margins, restore_folds
-from unmdpo.scale.maps import LOG_2
 from unmdpo.scale.pooled import PooledScale
 
 SEED_STEP = 1009
@@ -57,11 +57,13 @@ class CrossFittedScale(PooledScale):
 
     def _check_bounds(self) -> None:
         """Checks the bounds, since no second bounding map follows the calibration."""
-        outside = (self.q_.log().abs() > LOG_2 + 1e-6).sum().item()
+        most = math.exp(2 * self.settings.bound)
+        outside = (self.q_.log().abs() > math.log(most) + 1e-6).sum().item()
         self.diagnostics_["outside_bounds"] = float(outside)
         if outside:
             warnings.warn(
-                f"{outside} of {len(self.q_)} cross-fitted scales are outside [1/2, 2] after calibration",
+                f"{outside} of {len(self.q_)} cross-fitted scales are outside [1/{most:.3g}, {most:.3g}] after "
+                "calibration",
                 UnmdpoWarning,
                 stacklevel=3,
             )

@@ -118,7 +118,7 @@ class EntropyScale(FrozenScale):
 
     def restore(self, tensors: dict[str, Tensor]) -> Self:
         self.q_, self.curve_ = tensors["q"], tensors["curve"].tolist()
-        self.center_ = Center(tensors["center.raw"], tensors["center.bounded"])
+        self.center_ = Center.of_tensors(tensors)
         self.gate_ = dict(zip(GATE, tensors["gate"].tolist(), strict=True))
         self.heads_ = restore_folds(tensors, "centered")
         return self

@@ -70,7 +70,7 @@ class HeadScale:
         named = {"standardizer.mean": self.standardizer.mean, "standardizer.deviation": self.standardizer.deviation}
         named |= {f"head.{name}": value.detach() for name, value in self.head.state_dict().items()}
         if self.center is not None:
-            named |= {"center.raw": self.center.raw.detach(), "center.bounded": self.center.bounded.detach()}
+            named |= self.center.tensors()
         return {f"{prefix}{name}": value.clone().contiguous() for name, value in named.items()}
 
     @classmethod
@@ -83,7 +83,7 @@ class HeadScale:
         head = ScaleHead(dimension, len(weights["domain"]), seed=0, width=width, activation=activation)
         head.load_state_dict(weights)
         standardizer = Standardizer(own["standardizer.mean"], own["standardizer.deviation"])
-        center = Center(own["center.raw"], own["center.bounded"]) if "center.raw" in own else None
+        center = Center.of_tensors(own) if "center.raw" in own else None
         return cls(standardizer, head, map, center)
 
 

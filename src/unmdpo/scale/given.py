@@ -23,9 +23,7 @@ class GivenScale(FrozenScale):
 
     def fit(self, units: Units, rows: Rows) -> Self:
         log_q, bound = self.settings.power * units.features[:, 0].double(), self.settings.bound
-        log_q = (
-            log_q - log_q.mean() if bound is None else maps.centered(log_q, maps.center_of(log_q, bound=bound), bound)
-        )
+        log_q = log_q - log_q.mean() if bound is None else maps.centered_here(log_q, bound)
         self.q_ = log_q.exp().float()
         self.diagnostics_ = diagnose(self.q_, rows, margins(rows, 1.0, None), torch.zeros(len(units)))
         return self

@@ -4,6 +4,7 @@ Each map returns log q, which is zero at the head's starting output, so q starts
 """
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -15,21 +16,38 @@ SIGMOID_START = -LOG_2  # σ(−log 2) = 1/3, and 0.5 + 1.5/3 = 1
 
 
 class Center(NamedTuple):
-    """The two means of the centered map; frozen after fitting and reused for new prompts."""
+    """The two means of the centered map and its bound; frozen after fitting and reused for new prompts."""
 
     raw: Tensor  # () ā
     bounded: Tensor  # () ū
+    bound: float = BOUND
+
+    def tensors(self) -> dict[str, Tensor]:
+        """To be saved; the paper's bound goes without saying."""
+        means = {"center.raw": self.raw.detach(), "center.bounded": self.bounded.detach()}
+        own = torch.tensor(self.bound, dtype=torch.float64)
+        return means if self.bound == BOUND else means | {"center.bound": own}
+
+    @classmethod
+    def of_tensors(cls, tensors: Mapping[str, Tensor]) -> "Center":
+        bound = float(tensors["center.bound"]) if "center.bound" in tensors else BOUND
+        return cls(tensors["center.raw"], tensors["center.bounded"], bound)
 
 
 def center_of(raw: Tensor, weights: Tensor | None = None, bound: float = BOUND) -> Center:
     """Both means over a population (u,); differentiable. `weights` are the units' row counts."""
     mean = _mean(raw, weights)
-    return Center(mean, _mean(_bounded(raw, mean, bound), weights))
+    return Center(mean, _mean(_bounded(raw, mean, bound), weights), bound)
 
 
-def centered(raw: Tensor, center: Center, bound: float = BOUND) -> Tensor:
+def centered(raw: Tensor, center: Center) -> Tensor:
     """log q = u − ū, u = b·tanh((a − ā)/b) (Eqs. bounded-raw-scale to scale-log-param)."""
-    return _bounded(raw, center.raw, bound) - center.bounded
+    return _bounded(raw, center.raw, center.bound) - center.bounded
+
+
+def centered_here(raw: Tensor, bound: float = BOUND) -> Tensor:
+    """(u,) log q of a population centered over itself."""
+    return centered(raw, center_of(raw, bound=bound))
 
 
 def uncentered(raw: Tensor) -> Tensor:
@@ -49,15 +67,15 @@ def moving(raw: Tensor, center: Tensor) -> Tensor:
 
 def squashed(raw: Tensor, center: Center) -> Tensor:
     """(u,) in [−1, 1]: how close each unit is to the centered map's bound."""
-    return _bounded(raw, center.raw) / BOUND
+    return _bounded(raw, center.raw, center.bound) / center.bound
 
 
-def slope(raw: Tensor) -> Tensor:
+def slope(raw: Tensor, bound: float) -> Tensor:
     """(u,) du/da of the centered map over a population, with its mean ā held."""
-    return 1 - torch.tanh((raw - raw.mean()) / BOUND) ** 2
+    return 1 - torch.tanh((raw - raw.mean()) / bound) ** 2
 
 
-def _bounded(raw: Tensor, mean: Tensor, bound: float = BOUND) -> Tensor:
+def _bounded(raw: Tensor, mean: Tensor, bound: float) -> Tensor:
     return bound * torch.tanh((raw - mean) / bound)
 
 

@@ -7,6 +7,7 @@ comparisons fit the other half. With one comparison per prompt nothing can be he
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -16,7 +17,6 @@ from unmdpo.scale import maps
 from unmdpo.scale.check import ALPHA
 from unmdpo.scale.data import Rows
 from unmdpo.scale.fitting import Losses, LossesOf
-from unmdpo.scale.maps import Center
 
 SPREADS = (0.05, 0.1, 0.2, 0.4, 0.8)  # σ
 STEPS, EXCHANGES = 60, 199
@@ -31,28 +31,29 @@ class Own(NamedTuple):
     chance: float = 1.0  # how often other units' offsets gain as much
 
 
-def own_offsets(raw: Tensor, rows: Rows, losses_of: LossesOf) -> Own:
+def own_offsets(raw: Tensor, rows: Rows, losses_of: LossesOf, bound: float) -> Own:
     """Offsets to the raw scales (u,) of units, from their valid rows; zeros unless offsets from one half of a unit's
     rows help on the other, and more than those of other units do."""
     place, several = rows.place_in_unit(), torch.bincount(rows.unit, minlength=len(raw)) > 1
     if not several.any():
         return Own(0.0, torch.zeros_like(raw))
+    log_scale = partial(maps.centered_here, bound=bound)
     halves = [rows.select(place % 2 == side) for side in (0, 1)]
     judged = [losses_of(rows.select((place % 2 == side) & several[rows.unit])) for side in (1, 0)]
 
     def gain(offsets: Sequence[Tensor]) -> float:
         """How much smaller the loss on each half is with offsets from the other."""
         return sum(
-            float((losses(_log_scale(raw)) - losses(_log_scale(raw + offset))).sum())
+            float((losses(log_scale(raw)) - losses(log_scale(raw + offset))).sum())
             for losses, offset in zip(judged, offsets, strict=True)
         )
 
-    offsets = {spread: [_offsets(raw, losses_of(half), spread) for half in halves] for spread in SPREADS}
+    offsets = {spread: [_offsets(raw, losses_of(half), spread, bound) for half in halves] for spread in SPREADS}
     best = max(SPREADS, key=lambda spread: gain(offsets[spread]))
     found, chance = gain(offsets[best]), _chance(gain, offsets[best], several)
     if found <= 0 or chance > ALPHA / len(SPREADS):
         return Own(0.0, torch.zeros_like(raw))
-    return Own(best, _offsets(raw, losses_of(rows), best), found / int(several[rows.unit].sum()), chance)
+    return Own(best, _offsets(raw, losses_of(rows), best, bound), found / int(several[rows.unit].sum()), chance)
 
 
 def _chance(gain: Callable[[Sequence[Tensor]], float], offsets: Sequence[Tensor], members: Tensor) -> float:
@@ -65,7 +66,7 @@ def _chance(gain: Callable[[Sequence[Tensor]], float], offsets: Sequence[Tensor]
     return (1 + as_large) / (1 + EXCHANGES)
 
 
-def _offsets(raw: Tensor, losses: Losses, spread: float) -> Tensor:
+def _offsets(raw: Tensor, losses: Losses, spread: float, bound: float) -> Tensor:
     """(u,) the most likely offsets. Centering is part of the problem: otherwise all would rise together, since any
     larger q loses less where residuals are negative."""
     offset = torch.zeros_like(raw, requires_grad=True)
@@ -73,19 +74,9 @@ def _offsets(raw: Tensor, losses: Losses, spread: float) -> Tensor:
 
     def value() -> Tensor:
         search.zero_grad()
-        total = losses(_log_scale(raw + offset)).sum() + (offset**2).sum() / (2 * spread**2)
+        total = losses(maps.centered_here(raw + offset, bound)).sum() + (offset**2).sum() / (2 * spread**2)
         total.backward()  # type: ignore[no-untyped-call]
         return total
 
     search.step(value)  # type: ignore[no-untyped-call]
     return offset.detach()
-
-
-def _log_scale(raw: Tensor) -> Tensor:
-    return maps.centered(raw, maps.center_of(raw))
-
-
-def with_own(raw: Tensor, own: Own) -> tuple[Tensor, Center]:
-    """(u,) log q of the units themselves, and the center over them."""
-    center = maps.center_of(raw + own.offset)
-    return maps.centered(raw + own.offset, center), center

@@ -70,10 +70,10 @@ class PooledScale(OneHeadScale, FrozenScale):
 
         def loss() -> Tensor:
             raw = head(features, domain_ids)
-            log_q = maps.centered(raw, maps.center_of(raw)) if s.centered else maps.uncentered(raw)
+            log_q = maps.centered_here(raw, s.bound) if s.centered else maps.uncentered(raw)
             return residual_loss(log_q, valid, s.placement, margin) + s.penalty * (log_q**2).mean()
 
         curve = [descent.step(loss) for _ in range(s.updates)]
         with torch.no_grad():
-            center = maps.center_of(head(features, domain_ids)) if s.centered else None
+            center = maps.center_of(head(features, domain_ids), bound=s.bound) if s.centered else None
         return HeadScale(standardizer, head, self.map, center), curve

@@ -48,7 +48,7 @@ class RidgeScale(FrozenScale):
         self.theta_ = torch.zeros(x.shape[1], dtype=torch.float64)
         if self.shrinkage_ < float("inf"):
             self.theta_ = self._descend(x, valid, self.theta_, self.shrinkage_)
-        self.center_ = maps.center_of(x @ self.theta_)
+        self.center_ = maps.center_of(x @ self.theta_, bound=self.settings.bound)
         self.q_ = self.predict(units)
         margin = margins(rows, self.settings.tau, self.settings.levels)
         self.diagnostics_ = diagnose(self.q_, rows, margin, maps.squashed(x @ self.theta_, self.center_))
@@ -79,14 +79,15 @@ class RidgeScale(FrozenScale):
             for place, alpha in enumerate(PATH, start=1):
                 theta = self._descend(x, seen, theta, alpha, members=~inside)
                 raw = x @ theta
-                log_q = maps.centered(raw, maps.center_of(raw[inside]))
+                log_q = maps.centered(raw, maps.center_of(raw[inside], bound=self.settings.bound))
                 totals[place] += losses(log_q).sum()
         return (float("inf"), *PATH)[int(totals.argmin())]
 
     def _descend(self, x: Tensor, rows: Rows, theta: Tensor, alpha: float, members: Tensor | None = None) -> Tensor:
         """Damped Newton steps from `theta`; `members` (u,) are the units that the center is over, default all."""
         members = torch.ones(len(x), dtype=torch.bool) if members is None else members
-        problem = _Problem(x[members], losses_by(self.settings)(rows.reindexed(members)), self.settings.penalty, alpha)
+        s, losses = self.settings, losses_by(self.settings)(rows.reindexed(members))
+        problem = _Problem(x[members], losses, s.penalty, s.bound, alpha)
         value = problem.value(theta)
         for _ in range(STEPS):
             step = problem.newton(theta)
@@ -112,8 +113,7 @@ class RidgeScale(FrozenScale):
             "deviation": self.standardizer_.deviation,
             "axes": self.axes_.contiguous(),
             "theta": self.theta_,
-            "center.raw": self.center_.raw,
-            "center.bounded": self.center_.bounded,
+            **self.center_.tensors(),
             "domains": torch.tensor(self.domains_),
             "shrinkage": torch.tensor(self.shrinkage_, dtype=torch.float64),
         }
@@ -121,7 +121,7 @@ class RidgeScale(FrozenScale):
     def restore(self, tensors: dict[str, Tensor]) -> Self:
         self.q_, self.axes_, self.theta_ = tensors["q"], tensors["axes"], tensors["theta"]
         self.standardizer_ = Standardizer(tensors["mean"], tensors["deviation"])
-        self.center_ = Center(tensors["center.raw"], tensors["center.bounded"])
+        self.center_ = Center.of_tensors(tensors)
         self.domains_, self.shrinkage_ = int(tensors["domains"]), float(tensors["shrinkage"])
         return self
 
@@ -132,6 +132,7 @@ class _Problem(NamedTuple):
     x: Tensor  # (u, k)
     losses: Losses
     penalty: float
+    bound: float
     alpha: float
 
     def value(self, theta: Tensor) -> float:
@@ -140,8 +141,7 @@ class _Problem(NamedTuple):
         return float(data + self.alpha / 2 * (theta @ theta))
 
     def _log_scale(self, theta: Tensor) -> Tensor:
-        raw = self.x @ theta
-        return maps.centered(raw, maps.center_of(raw))
+        return maps.centered_here(self.x @ theta, self.bound)
 
     def newton(self, theta: Tensor) -> Tensor:
         """(k,) the step: exact gradient, curvature of each row's loss, made convex, through the map."""
@@ -150,7 +150,7 @@ class _Problem(NamedTuple):
         (slope,) = torch.autograd.grad(data, log_q, create_graph=True)
         (curved,) = torch.autograd.grad(slope.sum(), log_q)
         with torch.no_grad():
-            bend = maps.slope(self.x @ theta)
+            bend = maps.slope(self.x @ theta, self.bound)
             through = (slope - slope.mean()) * bend
             gradient = self.x.T @ (through - through.mean()) + self.alpha * theta
             weight = (curved * bend**2).clamp(min=FLAT / len(bend))

@@ -13,6 +13,7 @@ from unmdpo.engine.training.checkpoint import checkpoints
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.loop import LoopSettings, Validation, train
 from unmdpo.engine.training.metrics import JsonLines, Progress, TensorBoard, WeightsAndBiases, clock, roughly
+from unmdpo.engine.training.schedule import batch_of
 from unmdpo.scale import JointScale, Units
 
 EVERY_UPDATE = LoopSettings(checkpoint_updates=1)
@@ -58,6 +59,19 @@ def test_killed_after_any_update_the_end_is_the_same(tmp_path, objective, scale,
             for path in files:
                 twin = theirs if ours.is_file() else theirs / path.relative_to(ours)
                 assert path.read_bytes() == twin.read_bytes(), path
+
+
+def test_what_was_met_survives_an_interruption(tmp_path):
+    whole, killed, resumed = (replace(trainer("dpo"), remember=True) for _ in range(3))
+    train(whole, tmp_path / "whole", EVERY_UPDATE)
+    with pytest.raises(Killed):
+        train(killed, tmp_path / "killed", EVERY_UPDATE, sinks=[KillAfter(1)])
+    train(resumed, tmp_path / "killed", EVERY_UPDATE)
+    assert torch.equal(resumed.met.nan_to_num(), whole.met.nan_to_num())
+    reference = world()[1].reference
+    first = [slot for slot in batch_of(0, 20, 8, whole.seed) if killed.data.pairs.valid[slot]]
+    assert torch.allclose(killed.met[first], reference[first], atol=1e-5)
+    assert int(killed.met.isfinite().all(dim=1).sum()) == len(first)
 
 
 def test_a_finished_run_is_not_run_again(tmp_path):

@@ -64,6 +64,8 @@ def train_in(
     objective: ObjectiveChoice,
     data: TrainingData,
     scale: ScaleBesidePolicy | None = None,
+    *,
+    remember: bool = False,
 ) -> Trained:
     """Trains from the last checkpoint in the job's folder, if there is one."""
     scorer, adapted = open_scorer(model, settings.adapter, seed=settings.random_seed)
@@ -73,7 +75,7 @@ def train_in(
     spare_memory(scorer, job.compute)
     passes = training_passes(scorer.model, adaptive=objective.objective.adaptive)
     flops = passes * forward_flops(scorer.model, data.pairs.valid_lengths)
-    trainer = Trainer(ready(scorer), data, objective, settings, job.compute, scale)
+    trainer = Trainer(ready(scorer), data, objective, settings, job.compute, scale, remember)
     train(
         trainer, job.folder, LoopSettings(worth_minutes=WORTH_MINUTES), sinks=[Progress(trainer.updates, job.report)]
     )

@@ -1,9 +1,14 @@
-"""Pilots on prompt-grouped folds, and each comparison's values from the pilot that never saw it."""
+"""Pilots: each comparison's values from a policy that never saw it.
+
+By default there is one pilot for each fold of the prompts, as in the paper. A pilot that passes once over all of them
+is cheaper: `stages/passes.py`.
+"""
 
 from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from unmdpo.engine.pairs.encode import EncodedPairs
 from unmdpo.engine.pairs.score import score
@@ -12,13 +17,14 @@ from unmdpo.engine.settings import ObjectiveChoice, TrainingSettings
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.errors import UserError
 from unmdpo.objectives import PairLogps, beta_ln_from_lengths
-from unmdpo.pipeline.artifacts import COMPARISONS, EVIDENCE, HELD_OUT, PAIRS, REFERENCE, Evidence, HeldOut
+from unmdpo.pipeline.artifacts import COMPARISONS, EVIDENCE, HELD_OUT, MET, PAIRS, REFERENCE, Evidence, HeldOut
 from unmdpo.pipeline.costs import Cost, Estimates
 from unmdpo.pipeline.graph import Graph
 from unmdpo.pipeline.stage import Job, Kind, Notes, PinnedModel, Stage
 from unmdpo.pipeline.stages.convert import converted_model
 from unmdpo.pipeline.stages.data import comparisons, encoded
 from unmdpo.pipeline.stages.learning import check_finite_logps, train_in, with_beta
+from unmdpo.pipeline.stages.passes import PASS_STAGE, latest_evidence, passes
 from unmdpo.pipeline.stages.reference import pilot_model, reference
 from unmdpo.pipeline.units import PromptIndex, strengths
 from unmdpo.recipe.seeds import seeded
@@ -78,7 +84,12 @@ def evidence_in(job: Job[Any]) -> list[Evidence]:
 
 def _out_of_fold(graph: Graph, seed: int | None) -> Stage[OofSettings]:
     model, suffix = pilot_model(graph)
-    pilots = [pilot(graph, fold, seed) for fold in range(graph.recipe.pilots.folds)]
+    recipe = graph.recipe.pilots
+    pilots: list[Stage[Any]] = (
+        [pilot(graph, fold, seed) for fold in range(recipe.folds)]
+        if recipe.evidence == "folds"
+        else passes(graph, seed)
+    )
     inputs: dict[str, Stage[Any]] = {
         "encoded": encoded(graph, model, suffix),
         "reference": reference(graph, model, pilots[0].settings.training.adapter, suffix),
@@ -118,27 +129,36 @@ def gather_evidence(job: Job[OofSettings]) -> Notes:
     """Collects one score per comparison: sequence-level and length-normalized gaps, with masked rows kept and flagged
     ("OOF scoring mask")."""
     pairs, known, beta = job.load(PAIRS, "encoded"), job.load(REFERENCE, "reference"), job.settings.beta
-    logps = torch.full((len(pairs), 2), torch.nan)
+    valid, tokens = torch.from_numpy(pairs.valid), torch.from_numpy(pairs.lengths[:, 1:]).long()
+    beta_ln = beta_ln_from_lengths(tokens[valid, 0], tokens[valid, 1], beta)
+
+    def gaps(logps: Tensor) -> tuple[Tensor, Tensor]:
+        """(n,) β₀·A and (n,) β_LN·A^LN."""
+        check_finite_logps(logps, pairs, "the pilots")
+        of_pairs = PairLogps(
+            chosen=logps[:, 0], rejected=logps[:, 1], chosen_tokens=tokens[:, 0], rejected_tokens=tokens[:, 1],
+            strength=torch.ones(len(pairs)), ref_chosen=known[:, 0], ref_rejected=known[:, 1],
+        )  # fmt: skip
+        return beta * of_pairs.log_ratio, beta_ln * of_pairs.mean_log_ratio
+
+    met = [job.load(MET, name) for name in job.inputs if name.startswith(PASS_STAGE.name)]
+    if met:
+        values, usable = latest_evidence(met, gaps, valid)
+    else:
+        values, usable = gaps(_held_out(job, len(pairs))), valid
+    mean_tokens = tokens.float().mean(dim=1)
+    job.save(EVIDENCE, Evidence(*values, usable, mean_tokens, torch.tensor(beta_ln, dtype=torch.float64)))
+    return {"valid": int(usable.sum()), "masked": int((~usable).sum()), "beta_ln": beta_ln}
+
+
+def _held_out(job: Job[OofSettings], rows: int) -> Tensor:
+    """(n, 2) every comparison's log-probabilities, from the pilot of its fold."""
+    logps = torch.full((rows, 2), torch.nan)
     for name in job.inputs:
-        if name not in ("encoded", "reference"):
+        if name.startswith(PILOT_STAGE.name):
             part = job.load(HELD_OUT, name)
             logps[part.rows] = part.logps
-    check_finite_logps(logps, pairs, "the pilots")
-    valid, tokens = torch.from_numpy(pairs.valid), torch.from_numpy(pairs.lengths[:, 1:]).long()
-    gaps = PairLogps(
-        chosen=logps[:, 0], rejected=logps[:, 1], chosen_tokens=tokens[:, 0], rejected_tokens=tokens[:, 1],
-        strength=torch.ones(len(pairs)), ref_chosen=known[:, 0], ref_rejected=known[:, 1],
-    )  # fmt: skip
-    beta_ln = beta_ln_from_lengths(tokens[valid, 0], tokens[valid, 1], beta)
-    evidence = Evidence(
-        evidence=beta * gaps.log_ratio,
-        evidence_ln=beta_ln * gaps.mean_log_ratio,
-        valid=valid,
-        mean_tokens=tokens.float().mean(dim=1),
-        beta_ln=torch.tensor(beta_ln, dtype=torch.float64),
-    )
-    job.save(EVIDENCE, evidence)
-    return {"valid": int(valid.sum()), "masked": int((~valid).sum()), "beta_ln": beta_ln}
+    return logps
 
 
 def _cost(estimates: Estimates, stage: Stage[PilotSettings]) -> Cost:
