@@ -107,6 +107,9 @@ class Seen(View):
     def progress(self, stage, text):
         self.events.append((stage, text))
 
+    def retried(self, stage, why):
+        self.events.append((stage, why))
+
 
 def events(run, **how):
     seen = Seen()

@@ -48,6 +48,9 @@ class Board(View):
         since, _ = self.working.get(stage, (time.monotonic(), ""))
         self.working[stage] = (since, text)
 
+    def retried(self, stage: str, why: str) -> None:
+        self.progress(stage, why)
+
     def finished(self, stage: str, seconds: float) -> None:
         self.working.pop(stage, None)
         self.made += 1

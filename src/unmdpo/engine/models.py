@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from transformers import (
 
 from unmdpo.engine.settings import ModelSource
 from unmdpo.errors import UserError
+
+SHOWN = 4  # names in a message
 
 
 def compute_dtype(device: torch.device) -> torch.dtype:
@@ -58,9 +60,7 @@ def load_model(
     dtype = dtype or compute_dtype(device)
     if source.gguf_file is not None:
         more |= {"quantization_config": GgufConfig(dequantize=True)}
-    with explaining("model", source):
-        model = kind.from_pretrained(source.path, dtype=dtype, **source.arguments, **more)
-    assert isinstance(model, PreTrainedModel)
+    model = read_weights(kind, source, dtype=dtype, **more)
     return check_finite(model.to(device), source)  # type: ignore[arg-type]
 
 
@@ -74,12 +74,42 @@ def load_in_four_bits(source: ModelSource, *, device: torch.device) -> PreTraine
     settings = BitsAndBytesConfig(  # type: ignore[no-untyped-call]
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype
     )
+    model = read_weights(
+        AutoModelForCausalLM, source, dtype=dtype, quantization_config=settings, device_map={"": device}
+    )
+    return check_finite(model, source)
+
+
+def read_weights(kind: Any, source: ModelSource, **more: Any) -> PreTrainedModel:
+    """`kind.from_pretrained`, but all weights of the model must come from the files, and all of the files' be used:
+    Transformers draws missing ones at random and goes on."""
     with explaining("model", source):
-        model = AutoModelForCausalLM.from_pretrained(
-            source.path, dtype=dtype, quantization_config=settings, device_map={"": device}, **source.arguments
+        model, info = kind.from_pretrained(
+            source.path, **source.arguments, **more, output_loading_info=True, ignore_mismatched_sizes=True
         )
     assert isinstance(model, PreTrainedModel)
-    return check_finite(model, source)
+    told = [
+        f"{what} {_some(names)}"
+        for what, names in (
+            ("it lacks", info["missing_keys"]),
+            ("the model has no place for its", info["unexpected_keys"]),
+            ("of another shape than the configuration says are", info["mismatched_keys"]),
+        )
+        if names
+    ]
+    if told:
+        raise UserError(
+            f"the weights of '{source.path}' do not fit {type(model).__name__}: {'; '.join(told)}. "
+            "Check that config.json belongs to these weights, and that none of their files is missing"
+        )
+    return model
+
+
+def _some(names: Collection[str | tuple[Any, ...]]) -> str:
+    """A few names of weights, and how many more there are."""
+    known = sorted(name if isinstance(name, str) else str(name[0]) for name in names)
+    more = f" and {len(known) - SHOWN} more" if len(known) > SHOWN else ""
+    return ", ".join(known[:SHOWN]) + more
 
 
 def check_finite(model: PreTrainedModel, source: ModelSource) -> PreTrainedModel:

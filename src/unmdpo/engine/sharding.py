@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
 from unmdpo.engine.adapters import BASE, attach
-from unmdpo.engine.models import check_finite, compute_dtype, decoder_layers, explaining, load_model
+from unmdpo.engine.models import check_finite, compute_dtype, decoder_layers, explaining, load_model, read_weights
 from unmdpo.engine.ranks import Ranks, local_device
 from unmdpo.engine.settings import ModelSource
 from unmdpo.engine.training.optimizer import own
@@ -115,7 +115,8 @@ def fill(
     **more: Any,
 ) -> None:
     """Reads the weights of a sharded empty model. Each rank reads its own rows from the files. Where the files name
-    weights differently than the model does, the first rank loads all of them and hands the parts out."""
+    weights differently than the model does, the first rank loads all of them and hands the parts out, or says what
+    does not fit."""
     empty = {name for name, parameter in model.named_parameters() if parameter.is_meta}
     root._apply(  # type: ignore[no-untyped-call]
         lambda tensor: torch.empty_like(tensor, device=device) if tensor.is_meta else tensor.to(device)
@@ -124,11 +125,12 @@ def fill(
     waiting |= {name.replace(BASE, "."): value for name, value in model.named_parameters() if name in empty}
     waiting |= {name: value for name, value in model.named_buffers() if name in model.state_dict()}
     files, shapes = _files(source), weight_shapes(source)
-    if all(shapes.get(name) == list(weight.shape) for name, weight in waiting.items()):
+    places = {name.replace(BASE, ".") for name in model.state_dict()}  # more than wait: of tied weights, only one does
+    if shapes.keys() <= places and all(shapes.get(name) == list(weight.shape) for name, weight in waiting.items()):
         for name, weight in waiting.items():
             own(weight).copy_(_rows(files[name], name, weight))
     else:
-        _hand_out(waiting, source, device, partial(kind.from_pretrained, source.path, **source.arguments, **more))
+        _hand_out(waiting, device, partial(read_weights, kind, source, **more))
     check_finite(model, source)
 
 
@@ -167,14 +169,11 @@ def _rows(file: Path, name: str, weight: Tensor) -> Tensor:
         return torch.as_tensor(opened.get_slice(name)[first : first + rows])
 
 
-def _hand_out(
-    waiting: dict[str, Tensor], source: ModelSource, device: torch.device, load: Callable[..., PreTrainedModel]
-) -> None:
+def _hand_out(waiting: dict[str, Tensor], device: torch.device, load: Callable[..., PreTrainedModel]) -> None:
     """Broadcasts the weights one at a time, each rank keeping its part."""
     known: dict[str, Tensor] = {}
     if dist.get_rank() == 0:
-        with explaining("model", source):
-            known = load(dtype=next(iter(waiting.values())).dtype).state_dict()
+        known = load(dtype=next(iter(waiting.values())).dtype).state_dict()
     for name, weight in waiting.items():
         whole = (
             known[name].to(device, weight.dtype)

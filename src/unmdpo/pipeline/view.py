@@ -16,6 +16,8 @@ class View:
 
     def progress(self, stage: str, text: str) -> None: ...
 
+    def retried(self, stage: str, why: str) -> None: ...
+
     def finished(self, stage: str, seconds: float) -> None: ...
 
     def failed(self, stage: str, problem: str) -> None: ...
@@ -36,6 +38,9 @@ class Lines(View):
         if time.monotonic() - self.shown.get(stage, 0.0) >= self.interval:
             self.shown[stage] = time.monotonic()
             self._print(f"{stage}: {text}")
+
+    def retried(self, stage: str, why: str) -> None:
+        self._print(f"{stage}: {why}")
 
     def finished(self, stage: str, seconds: float) -> None:
         self._print(f"{stage}: finished in {seconds:.1f} s")

@@ -50,6 +50,13 @@ def test_a_stage_that_wants_to_be_alone_is():
     room.leave("a")
     assert room.take("b", SMALL, alone=True) == (0,)
     assert room.take("c", SMALL) is None
+    assert room.take("data", Need()) == (0,)  # needs nothing of it, and waits for nobody
+
+
+def test_what_needs_no_gpu_does_not_keep_others_from_being_alone():
+    room = Room([125e9])
+    assert room.take("data", Need()) == (0,)
+    assert room.take("b", SMALL, alone=True) == (0,)
 
 
 @given(st.lists(st.tuples(st.floats(0, 2e11), st.floats(0, 1)), max_size=20), st.integers(1, 4))

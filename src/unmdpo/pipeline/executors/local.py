@@ -4,7 +4,7 @@ many as fit on the GPUs."""
 import os
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -42,16 +42,16 @@ def one_by_one(run: Run, missing: Sequence[str], view: View) -> None:
     for name in missing:
         began = time.monotonic()
         view.started(name)
-        _persistently(run, run.stages[name], partial(view.progress, name))
+        _persistently(run, run.stages[name], view)
         view.finished(name, time.monotonic() - began)
 
 
-def _persistently(run: Run, stage: Stage[Any], report: Callable[[str], None]) -> None:
+def _persistently(run: Run, stage: Stage[Any], view: View) -> None:
     """Makes a stage, with smaller microbatches if it runs out of memory."""
     trying, need = Try(alone=True), Need()
     while True:
         try:
-            return make(with_microbatch(run, trying.tokens(need)), stage, report)
+            return make(with_microbatch(run, trying.tokens(need)), stage, partial(view.progress, stage.name))
         except OutOfMemory:
             need = need_of(run, stage, _memory())
             following = trying.next(need)
@@ -59,7 +59,7 @@ def _persistently(run: Run, stage: Stage[Any], report: Callable[[str], None]) ->
                 raise
             trying = following
         tidy()  # after the error, which holds on to what was on the device
-        report(_again(trying))
+        view.retried(stage.name, _again(trying))
 
 
 def _memory() -> float:
@@ -116,15 +116,17 @@ class _Crew:
     def start_what_fits(self) -> None:
         ready = ready_stages(self.run, self.waiting, self.failures)
         ready.sort(key=lambda name: not self.tries.get(name, Try()).alone)  # who needs the GPU alone goes first
+        clearing = False  # for one that waits to be alone, and would have to wait longer for others
         for name in ready:
             if len(self.workers.busy) == self.jobs:
                 return
+            if clearing and not self._need(name).free:
+                continue
             trying = self.tries.get(name, Try())
             devices = self.room.take(name, self._need(name), alone=trying.alone)
             if devices is not None:
                 self._start(name, devices, trying)
-            elif trying.alone:
-                return  # others would keep it waiting
+            clearing |= devices is None and trying.alone
 
     def _need(self, name: str) -> Need:
         if name not in self._needs:
@@ -167,7 +169,7 @@ class _Crew:
             return
         self.tries[message.stage] = trying
         self.waiting.append(message.stage)
-        self.view.progress(message.stage, _again(trying))
+        self.view.retried(message.stage, _again(trying))
 
     def bury(self) -> None:
         """Notices workers that died without a word."""

@@ -18,6 +18,7 @@ from unmdpo.pipeline.stage import Stage
 
 FULL = 1.5  # shares of a GPU's arithmetic that stages may take together
 CONTEXT = 1.5e9  # bytes that a process takes before it does anything
+KEPT = 1.12  # what PyTorch holds on to, relative to what is in use: three stages of 40 GiB did not fit in 139
 SMALLER = (1, 2, 4)  # what a stage's microbatch is divided by, one try after another
 
 
@@ -27,6 +28,11 @@ class Need:
     share: float = 0.0  # of its arithmetic, when it runs alone
     devices: int = 1
     tokens: int | None = None  # in a microbatch, if that can be made smaller
+
+    @property
+    def free(self) -> bool:
+        """It needs nothing of the devices, so it fits beside anything, even one that wants to be alone."""
+        return not self.memory and not self.share
 
 
 def need_of(run: Run, stage: Stage[Any], memory: float) -> Need:
@@ -41,7 +47,7 @@ def need_of(run: Run, stage: Stage[Any], memory: float) -> Need:
         return Need(memory, 1.0, ranks)
     if cost == Cost():
         return Need(devices=ranks)
-    return Need(cost.memory + CONTEXT, cost.share, ranks, cost.microbatch)
+    return Need(KEPT * cost.memory + CONTEXT, cost.share, ranks, cost.microbatch)
 
 
 def fraction(need: Need, memory: float) -> float:
@@ -79,9 +85,10 @@ class _Device:
         return sum(need.share for need, _ in self.stages.values())
 
     def takes(self, need: Need, alone: bool) -> bool:
-        if not self.stages:
-            return True  # there is nowhere better, and the estimate may be too high
-        if alone or any(other for _, other in self.stages.values()):
+        others = [stage for stage in self.stages.values() if not stage[0].free]
+        if need.free or not others:
+            return True  # an empty device is the best there is, and the estimate may be too high
+        if alone or any(other for _, other in others):
             return False
         taken = sum(other.memory for other, _ in self.stages.values())
         return taken + need.memory <= self.usable and (need.share == 0 or self.load < FULL)
