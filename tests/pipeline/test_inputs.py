@@ -89,6 +89,13 @@ def test_a_gguf_file_is_converted_once_and_used_by_every_stage(tmp_path):
     assert q.shape == (4,)
 
 
+def test_a_gguf_file_that_lacks_a_tensor(tmp_path):
+    pytest.importorskip("gguf")
+    write_gguf(tmp_path / "tiny.gguf", without=["blk.1.ffn_up.weight"])
+    with pytest.raises(UserError, match=r"it lacks model\.layers\.1\.mlp\.up_proj\.weight"):
+        load_model(ModelSource(path=str(tmp_path), gguf_file="tiny.gguf"), device=torch.device("cpu"))
+
+
 def test_a_gguf_file_without_its_reader(tmp_path, monkeypatch):
     write_gguf(tmp_path / "tiny.gguf")
 

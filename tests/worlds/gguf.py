@@ -41,8 +41,8 @@ def tiny_llama(vocabulary):
     )  # fmt: skip
 
 
-def write_gguf(path):
-    """Writes the file and returns the model it holds."""
+def write_gguf(path, without=()):
+    """Writes the file and returns the model it holds, or all of it but some tensors."""
     tokens = [*SPECIAL, *_bytes(), "ab"]
     model = tiny_llama(len(tokens))
     config, writer = model.config, gguf.GGUFWriter(str(path), "llama")
@@ -72,7 +72,8 @@ def write_gguf(path):
             if ours.endswith(("q_proj", "k_proj")):
                 heads = config.num_attention_heads if "q_proj" in ours else config.num_key_value_heads
                 weight = _interleaved(weight, heads)
-            writer.add_tensor(f"blk.{layer}.{theirs}.weight", np.ascontiguousarray(weight))
+            if f"blk.{layer}.{theirs}.weight" not in without:
+                writer.add_tensor(f"blk.{layer}.{theirs}.weight", np.ascontiguousarray(weight))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -41,6 +41,7 @@ KNOWN_SHAPES = {  # lets packaged recipes be planned without a network
     "models/smollm2": "135m",
     "models/arena-judge": "135m",
 }
+COMPILING = 12.0  # seconds in the first pass over pairs on a GPU; 9 to 19 were seen, and none in a warm process
 KEPT = 2  # checkpoints
 MEAN_PROMPT = 490  # tokens, in HelpSteer3
 READ_TOKENS = 65_536  # in a batch of what is read, such as prompts to embed or answers to judge
@@ -66,7 +67,8 @@ class Cost:
         if speed.decoding is not None:
             return self.flops / (speed.decoding if self.decoding else speed.useful)
         if not self.decoding:
-            return self.flops / (speed.useful * self.share)
+            compiling = 0.0 if self.microbatch is None else COMPILING
+            return compiling + self.flops / (speed.useful * self.share)
         slowest = self.tokens / (DECODING_MOST * speed.useful / H200_USEFUL)
         return max(slowest, self.flops / (speed.useful * DECODING_SHARE))
 
