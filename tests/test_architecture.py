@@ -37,7 +37,7 @@ LIBRARIES = {
     "adamw": {"torch"},
     "data": {"numpy", "pyarrow", "datasets", "pydantic"},
     "objectives": {"torch", "scipy"},
-    "scale": {"torch", "numpy", "safetensors"},
+    "scale": {"torch", "numpy", "scipy", "safetensors"},
     "stats": {"numpy", "scipy", "sklearn"},
     "audit": {"numpy", "scipy"},
     "lab": set(),

@@ -14,6 +14,7 @@ from tests.worlds.scales import world
 from unmdpo.catalog.estimators import MarginSettings
 from unmdpo.scale import FrozenScale, Rows, Units, make_estimator
 from unmdpo.scale.check import (
+    Beyond,
     Check,
     Gain,
     OwnGain,
@@ -165,7 +166,7 @@ def test_chance_is_uniform_where_there_is_nothing():
 
 @pytest.mark.parametrize("own", [None, OwnGain(0.1, 0.005)])
 def test_it_reads_back_as_it_was(own):
-    made = Check(3, 6, 1.0, 1.1, Gain(0.1, 0.05), None, [0.5], 0.01, 0.02, own)
+    made = Check(3, 6, 1.0, 1.1, Gain(0.1, 0.05), None, [0.5], 0.01, 0.02, Beyond(0.05, 0.01), own)
     assert Check.of_dict(json.loads(json.dumps(made.to_dict()))) == made
 
 

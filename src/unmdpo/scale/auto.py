@@ -14,7 +14,7 @@ from torch import Tensor
 from unmdpo.catalog.estimators import AutoSettings, LinearSettings
 from unmdpo.scale import maps
 from unmdpo.scale.base import FrozenScale, folds_of, with_enough_folds
-from unmdpo.scale.check import ALPHA, Gain, exchanged_gain, gain_of, out_of_fold_log_scales
+from unmdpo.scale.check import ALPHA, Gain, beyond_size, exchanged_gain, gain_of, out_of_fold_log_scales
 from unmdpo.scale.data import Rows, Units
 from unmdpo.scale.diagnostics import diagnose
 from unmdpo.scale.features import DIMENSION, FACTS, narrow_features
@@ -71,7 +71,8 @@ class AutoScale(FrozenScale):
         if best.gain.value <= 0:
             return None
         _, chance = exchanged_gain(losses_by(self.settings), rows, best.log_q, folds)
-        return best if chance <= ALPHA / len(tried) else None
+        real = chance <= ALPHA / len(tried) and beyond_size(losses_by(self.settings), units, rows, best.log_q).clear
+        return best if real else None
 
     def _ridge(self) -> RidgeScale:
         return RidgeScale(**{name: getattr(self.settings, name) for name in LinearSettings.model_fields})

@@ -5,6 +5,9 @@ fold and judged inside it, by the loss that they are fitted with, on scales cent
 help. The gain has an interval over prompts, whose comparisons are alike. And the same scales are exchanged at random
 among the prompts of a fold: if features say nothing about a prompt's comparisons, any order is as likely as the true
 one, so this test is exact. It sees smaller effects than the interval does, since what orders have in common cancels.
+
+A scale can be better than q ≡ 1 without anyone's labels being noisier than others': where pilots move further, all
+residuals are larger. So what a scale says beyond the size of the evidence must gain as well (`scale/size.py`).
 """
 
 from collections.abc import Callable, Sequence
@@ -19,6 +22,7 @@ from unmdpo.scale.base import FrozenScale, fold_count, folds_of, with_enough_fol
 from unmdpo.scale.data import Rows, Units
 from unmdpo.scale.diagnostics import correlation
 from unmdpo.scale.fitting import LossesOf, losses_by
+from unmdpo.scale.size import foreseen_sizes, split
 
 NORMAL, ALPHA = 1.96, 0.05
 EXCHANGES, FEWEST = 999, 10  # prompts that a scale may be fitted to
@@ -32,6 +36,18 @@ class OwnGain(NamedTuple):
 
     value: float
     chance: float
+
+
+class Beyond(NamedTuple):
+    """The gain of a scale over the part of it that falls with the size of the evidence, and how often the rest,
+    exchanged among units, gains as much."""
+
+    value: float
+    chance: float
+
+    @property
+    def clear(self) -> bool:
+        return self.value > 0 and self.chance <= ALPHA
 
 
 class Gain(NamedTuple):
@@ -63,20 +79,27 @@ class Check:
     seeds: list[float]  # the same between pilots' seeds, for every two of them
     exchanged: float  # mean gain of the same scales, given to other prompts at random
     chance: float  # how often those gain as much: the p-value of a permutation test
+    beyond: Beyond  # what is left of the gain beyond the size of the evidence
     own: OwnGain | None = None  # what prompts' own comparisons add
 
     @property
     def real(self) -> bool:
-        """Better than q ≡ 1 on unseen prompts, or on unseen comparisons of seen ones, and not by chance."""
-        return (self.gain.value > 0 and self.chance <= ALPHA) or self.own is not None
+        """Better than q ≡ 1 on unseen prompts, or on unseen comparisons of seen ones: not by chance, and not only
+        because pilots move further on some prompts than on others."""
+        return (self.better and self.beyond.clear) or self.own is not None
+
+    @property
+    def better(self) -> bool:
+        return self.gain.value > 0 and self.chance <= ALPHA
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"gain": self.gain._asdict(), "own": self.own and self.own._asdict()}
+        parts = {"gain": self.gain, "beyond": self.beyond, "own": self.own}
+        return asdict(self) | {name: part and part._asdict() for name, part in parts.items()}
 
     @classmethod
     def of_dict(cls, values: dict[str, Any]) -> "Check":
         own = values["own"] and OwnGain(**values["own"])
-        return cls(**values | {"gain": Gain(**values["gain"]), "own": own})
+        return cls(**values | {"gain": Gain(**values["gain"]), "beyond": Beyond(**values["beyond"]), "own": own})
 
 
 def check(make: Maker, units: Units, seeds: Sequence[Rows], own: OwnGain | None = None) -> Check:
@@ -100,6 +123,7 @@ def check(make: Maker, units: Units, seeds: Sequence[Rows], own: OwnGain | None 
         seeds=_between_seeds(make, units, seeds),
         exchanged=exchanged,
         chance=chance,
+        beyond=beyond_size(losses_of, units, mean, held_out),
         own=own,
     )
 
@@ -138,19 +162,31 @@ def gain_of(losses_of: LossesOf, rows: Rows, log_q: Tensor) -> Gain:
     return Gain(float(mean), float(torch.sqrt((sums**2).sum())) / len(gains))
 
 
-def exchanged_gain(losses_of: LossesOf, rows: Rows, log_q: Tensor, folds: Tensor) -> tuple[float, float]:
+def exchanged_gain(
+    losses_of: LossesOf, rows: Rows, log_q: Tensor, folds: Tensor, kept: Tensor | None = None
+) -> tuple[float, float]:
     """The mean gain of scales (u,) that were exchanged at random within folds, and how often it is as large as the
-    true one, which counts as one of them."""
+    true one, which counts as one of them. A part that is `kept` (u,), if any, stays where it is."""
     losses, rng = losses_of(rows.valid_rows), torch.Generator().manual_seed(0)
-    grouped, of_one = torch.argsort(folds, stable=True), losses(torch.zeros_like(log_q)).mean()
+    kept = torch.zeros_like(log_q) if kept is None else kept
+    grouped, of_kept = torch.argsort(folds, stable=True), losses(kept).mean()
     gains = []
     for _ in range(EXCHANGES):
-        other = torch.empty_like(log_q)
-        other[grouped] = log_q[torch.argsort(folds + torch.rand(len(folds), generator=rng))]
-        gains.append(of_one - losses(other).mean())
-    found, true = torch.stack(gains), of_one - losses(log_q).mean()
+        other = kept.clone()
+        other[grouped] += log_q[torch.argsort(folds + torch.rand(len(folds), generator=rng))]
+        gains.append(of_kept - losses(other).mean())
+    found, true = torch.stack(gains), of_kept - losses(kept + log_q).mean()
     as_large = int((found >= true - EQUAL).sum())
     return float(found.mean()), (1 + as_large) / (1 + EXCHANGES)
+
+
+def beyond_size(losses_of: LossesOf, units: Units, rows: Rows, log_q: Tensor) -> Beyond:
+    """What held-out scales (u,) gain beyond the size of the evidence."""
+    folds = folds_of(with_enough_folds(units))
+    follows, rest = split(log_q, foreseen_sizes(units, rows, folds), folds)
+    losses = losses_of(rows.valid_rows)
+    gain = float((losses(follows) - losses(log_q)).mean())
+    return Beyond(gain, exchanged_gain(losses_of, rows, rest, folds, kept=follows)[1])
 
 
 def _halves(make: Maker, units: Units, rows: Rows) -> float | None:
@@ -206,6 +242,13 @@ def verdict(checked: Check) -> str:
             f". A prompt's own comparisons add to it: from one half of them to the other, a gain of "
             f"{checked.own.value:.4f}, which other prompts' reach in {100 * checked.own.chance:.1f} % of tries"
         )
+    if checked.better:
+        said += (
+            f". Beyond how far pilots move on a prompt, it gains {checked.beyond.value:.4f}, and as much in "
+            f"{100 * checked.beyond.chance:.1f} % of tries if that part is exchanged"
+        )
     if checked.real:
         return f"real: {said}"
+    if checked.better:
+        return f"better than q ≡ 1, but only because pilots move further on some prompts than on others: {said}"
     return f"{'worse than' if gain.high < 0 else 'not better than'} q ≡ 1: {said}"

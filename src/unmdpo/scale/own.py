@@ -17,6 +17,7 @@ from unmdpo.scale import maps
 from unmdpo.scale.check import ALPHA
 from unmdpo.scale.data import Rows
 from unmdpo.scale.fitting import Losses, LossesOf
+from unmdpo.scale.size import sizes, split
 
 SPREADS = (0.05, 0.1, 0.2, 0.4, 0.8)  # σ
 STEPS, EXCHANGES = 60, 199
@@ -33,7 +34,7 @@ class Own(NamedTuple):
 
 def own_offsets(raw: Tensor, rows: Rows, losses_of: LossesOf, bound: float) -> Own:
     """Offsets to the raw scales (u,) of units, from their valid rows; zeros unless offsets from one half of a unit's
-    rows help on the other, and more than those of other units do."""
+    rows help on the other, and what they say beyond the size of its evidence more than that of other units does."""
     place, several = rows.place_in_unit(), torch.bincount(rows.unit, minlength=len(raw)) > 1
     if not several.any():
         return Own(0.0, torch.zeros_like(raw))
@@ -50,19 +51,27 @@ def own_offsets(raw: Tensor, rows: Rows, losses_of: LossesOf, bound: float) -> O
 
     offsets = {spread: [_offsets(raw, losses_of(half), spread, bound) for half in halves] for spread in SPREADS}
     best = max(SPREADS, key=lambda spread: gain(offsets[spread]))
-    found, chance = gain(offsets[best]), _chance(gain, offsets[best], several)
-    if found <= 0 or chance > ALPHA / len(SPREADS):
+    found, everyone = gain(offsets[best]), torch.zeros(len(raw))
+    parts = [
+        split(offset, sizes(half, len(raw)), everyone) for offset, half in zip(offsets[best], halves, strict=True)
+    ]
+    chance = _chance(gain, parts, several)
+    if found <= max(0.0, gain([follows for follows, _ in parts])) or chance > ALPHA / len(SPREADS):
         return Own(0.0, torch.zeros_like(raw))
     return Own(best, _offsets(raw, losses_of(rows), best, bound), found / int(several[rows.unit].sum()), chance)
 
 
-def _chance(gain: Callable[[Sequence[Tensor]], float], offsets: Sequence[Tensor], members: Tensor) -> float:
-    """How often offsets that are exchanged among units with several rows gain as much."""
-    rng, places, true, as_large = torch.Generator().manual_seed(0), members.nonzero().flatten(), gain(offsets), 0
+def _chance(
+    gain: Callable[[Sequence[Tensor]], float], parts: Sequence[tuple[Tensor, Tensor]], members: Tensor
+) -> float:
+    """How often offsets gain as much if what they say beyond the size of the evidence is exchanged among units with
+    several rows. `parts`: what follows the size, and the rest, for both halves."""
+    rng, places, as_large = torch.Generator().manual_seed(0), members.nonzero().flatten(), 0
+    true = gain([follows + rest for follows, rest in parts])
     for _ in range(EXCHANGES):
         order = torch.arange(len(members))
         order[places] = places[torch.randperm(len(places), generator=rng)]
-        as_large += gain([offset[order] for offset in offsets]) >= true
+        as_large += gain([follows + rest[order] for follows, rest in parts]) >= true
     return (1 + as_large) / (1 + EXCHANGES)
 
 

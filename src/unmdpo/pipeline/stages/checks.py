@@ -43,4 +43,4 @@ def check_scale(job: Job[ScaleSettings]) -> Notes:
     return {"real": found.real, "verdict": verdict(found)}
 
 
-CHECK_STAGE = Kind("check", check_scale, version=4, wanted=checks)
+CHECK_STAGE = Kind("check", check_scale, version=5, wanted=checks)
