@@ -72,6 +72,16 @@ _CEILING = (
     + ", ".join(f"t{place}: {{objective: unm-wr, scale: t{place}}}" for place in range(len(_TRUTHS)))
     + "}",
 )
+_BOTH = (
+    _CEILING[0],
+    "policies={dpo: {objective: dpo}, constant: {objective: unm-wr, scale: one}, "
+    + ", ".join(
+        f"{placement}{place}: {{objective: unm-{placement}, scale: t{place}}}"
+        for placement in ("wr", "ao")
+        for place in range(len(_TRUTHS))
+    )
+    + "}",
+)
 _GAINS: Mapping[str, Mapping[str, Measure]] = {
     "ΔR over q ≡ 1": {label: gain(f"t{place}", "constant") for place, label in enumerate(_TRUTHS)},
     "ΔR over DPO": {"q ≡ 1": gain("constant", "dpo")},
@@ -143,6 +153,28 @@ EXPERIMENTS: dict[str, Experiment] = {
         _GAINS,
         _CEILING,
         knobs=_NOISY,
+    ),
+    "ceiling-worlds": Experiment(
+        "If q* itself were known, in which worlds would it pay, and with which placement of the margin?",
+        "world",
+        tuple(
+            Point(
+                f"{noisy}, {'one vote' if annotators == 1 else 'three votes'}, {prompts} prompts",
+                knobs={"noise": noise, "noise_spread": 1.6, "annotators": annotators, "prompts": prompts},
+            )
+            for noisy, noise in (("less noisy", 1.2), ("noisy", 3.0))
+            for annotators in (3, 1)
+            for prompts in (800, 300)
+        ),
+        {
+            "ΔR over q ≡ 1": {
+                f"{placement.upper()}, {label}": gain(f"{placement}{place}", "constant")
+                for placement in ("wr", "ao")
+                for place, label in enumerate(_TRUTHS)
+            },
+            "ΔR over DPO": {"q ≡ 1": gain("constant", "dpo")},
+        },
+        _BOTH,
     ),
     "ceiling-spread": Experiment(
         "If q* itself were known, how much must noise differ between prompts for it to pay?",

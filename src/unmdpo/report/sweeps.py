@@ -38,11 +38,13 @@ def _plain(result: Result) -> dict[str, object]:
 
 def _drawn(chosen: Experiment, chart: str, results: Sequence[Result]) -> str:
     """Lines if the knob is a number, rows if it is a choice."""
+    several = len(chosen.measures[chart]) > 1
     series: dict[str, list[tuple[float, float, float, float]]] = {}
     rows = []
     for result in results:
         estimate = result.estimate
-        rows.append(charts.Interval(result.point.label, estimate.value, estimate.low, estimate.high))
+        name = f"{result.point.label}: {result.series}" if several else result.point.label
+        rows.append(charts.Interval(name, estimate.value, estimate.low, estimate.high))
         if result.point.x is not None:
             point = (result.point.x, estimate.value, estimate.low, estimate.high)
             series.setdefault(result.series, []).append(point)
