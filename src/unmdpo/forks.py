@@ -4,10 +4,13 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
+from typing import Any
 
 WORKERS = "unmdpo.pipeline.executors.workers"
 # `torch.cuda.is_available()` then asks the driver's monitor: no fork could use a GPU after the driver itself was asked
@@ -21,6 +24,20 @@ def fork_server() -> ForkServerContext:
     with _asking_harmlessly(), _deaf_to_interrupts():
         forkserver.ensure_running()
     return context
+
+
+def start(process: BaseProcess) -> None:
+    """Starts a process that needs nothing of the caller's script. It would import it otherwise, and so run it once
+    more if it is not written for that."""
+    main = sys.modules["__main__"]
+    hidden: dict[str, Any] = {name: vars(main)[name] for name in ("__file__", "__spec__") if name in vars(main)}
+    for name in hidden:
+        delattr(main, name)
+    main.__spec__ = None
+    try:
+        process.start()
+    finally:
+        vars(main).update(hidden)
 
 
 @contextlib.contextmanager

@@ -8,8 +8,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.worlds.models import tiny, word_tokenizer
+from unmdpo.engine.adapters import add_lora, attach, save_adapter
 from unmdpo.engine.models import load_model
-from unmdpo.engine.settings import ModelSource
+from unmdpo.engine.settings import AdapterSettings, ModelSource
 from unmdpo.errors import UserError
 
 CPU = torch.device("cpu")
@@ -73,3 +74,20 @@ def test_an_untied_head_that_is_missing(changed):
 def test_a_tied_head_is_not_missed(changed):
     weights = changed(without("lm_head.weight"), tie_word_embeddings=True)
     assert weights.lm_head.weight is weights.model.embed_tokens.weight
+
+
+def test_an_adapter_that_lacks_a_weight(tmp_path):
+    def fresh():
+        return tiny("llama, untied", "sdpa", torch.float32)
+
+    adapted = add_lora(fresh(), AdapterSettings(rank=4), seed=1)
+    own = {name: value for name, value in adapted.get_base_model().named_parameters() if "lora" in name}
+    save_adapter(adapted, tmp_path, own)
+    attach(fresh(), tmp_path)
+    file = tmp_path / "adapter_model.safetensors"
+    weights = load_file(file)
+    save_file(without(min(weights))(weights), file)
+    with pytest.raises(
+        UserError, match="does not fit LlamaForCausalLM: 1 of its weights are missing"
+    ):
+        attach(fresh(), tmp_path)

@@ -2,6 +2,8 @@
 
 import io
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -66,6 +68,26 @@ def test_two_jobs_give_what_one_gives(done, folder, tmp_path):
         ours, theirs = run.artifact(name).manifest["files"], done.artifact(name).manifest["files"]
         assert ours.keys() == theirs.keys()
     assert problems(run) == []
+
+
+SCRIPT = """
+from pathlib import Path
+from unmdpo.pipeline.executors import execute
+from unmdpo.pipeline.run import open_run
+from unmdpo.pipeline.store import Store
+from unmdpo.recipe import load_recipe
+print("started")
+execute(open_run(load_recipe("recipe.yaml"), Store(Path("store"))), until="encoded", jobs=2)
+print("finished", __file__ is not None, __spec__)
+"""
+
+
+def test_a_script_is_not_run_again_by_its_workers(folder, tmp_path):
+    """As people write them: without a guard around what it does."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "recipe.yaml").write_text(recipe(folder, evaluation=None).to_yaml())
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "started\nfinished True None\n"), done.stderr
 
 
 def test_a_failed_stage_names_itself_and_leaves_the_others(folder, tmp_path):

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import torch
 
+from unmdpo.forks import start
+
 
 def gpu_names() -> list[str]:
     """As `CUDA_VISIBLE_DEVICES` names them; none without GPUs."""
@@ -25,7 +27,7 @@ def gpu_memory(context: multiprocessing.context.BaseContext) -> list[Memory] | N
     """What each GPU has; nothing if a process of this context cannot use them."""
     asked, answer = context.Pipe(duplex=False)
     process = context.Process(target=_answer, args=(answer,))  # type: ignore[attr-defined]
-    process.start()
+    start(process)
     answer.close()
     try:
         said: list[Memory] | None = asked.recv()
