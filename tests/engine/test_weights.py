@@ -87,7 +87,5 @@ def test_an_adapter_that_lacks_a_weight(tmp_path):
     file = tmp_path / "adapter_model.safetensors"
     weights = load_file(file)
     save_file(without(min(weights))(weights), file)
-    with pytest.raises(
-        UserError, match="does not fit LlamaForCausalLM: 1 of its weights are missing"
-    ):
+    with pytest.raises(UserError, match="does not fit LlamaForCausalLM: 1 of its weights are missing"):
         attach(fresh(), tmp_path)

@@ -72,9 +72,11 @@ class Artifact:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def file(self, name: str) -> Path:
-        """The path of one of its files or folders, after verifying the checksums."""
+        """The path of one of its files or folders, after verifying the checksums, and that nothing was added to it."""
         if not self.intact:
             raise self._quarantined(MANIFEST)
+        if not self.in_place:
+            raise self._quarantined(f"a result of {self.manifest.get('name')}", "was moved or copied here")
         files = self.manifest.get("files")
         prefix = f"{name}/" if name else ""  # an empty name means the whole artifact
         listed = {
@@ -87,9 +89,17 @@ class Artifact:
         for member, entry in listed.items():
             if not _matches(self.path / member, entry):
                 raise self._quarantined(member)
+        added = {f"{prefix}{member}" for member in file_names(self.path / name)} - {MANIFEST, *listed}
+        if added:
+            raise UserError(f"{self.path / min(added)}: this was added to a finished result; remove it, or move it")
         return self.path / name
 
-    def _quarantined(self, damaged: str) -> UserError:
+    @property
+    def in_place(self) -> bool:
+        """Whether it is what its folder says: not one that was moved or copied here."""
+        return (self.manifest.get("kind"), self.manifest.get("key")) == (self.path.parent.name, self.path.name)
+
+    def _quarantined(self, damaged: str, how: str = "is not what was written") -> UserError:
         """Moves the artifact out of the way, so the next run rebuilds it."""
         root, kind, key = self.path.parents[2], self.path.parent.name, self.path.name
         place = _free(root / QUARANTINE / f"{kind}-{key}")
@@ -97,14 +107,14 @@ class Artifact:
             place.parent.mkdir(exist_ok=True)
             self.path.rename(place)
         except OSError as error:
-            how = f"it could not be moved away ({error.strerror}); remove the folder and run the same command again"
+            then = f"it could not be moved away ({error.strerror}); remove the folder and run the same command again"
         else:
-            how = f"it was moved to {place}; the same command rebuilds it"
-        return UserError(f"{self.path}: damaged: {damaged} is not what was written; {how}")
+            then = f"it was moved to {place}; the same command rebuilds it"
+        return UserError(f"{self.path}: damaged: {damaged} {how}; {then}")
 
     def damage(self) -> list[str]:
-        """Files that differ from the manifest, or the manifest itself if it was changed."""
-        if not self.intact:
+        """Files that differ from the manifest, or the manifest itself if it was changed or belongs elsewhere."""
+        if not self.intact or not self.in_place:
             return [MANIFEST]
         expected = self.manifest["files"]
         present = set(file_names(self.path)) - {MANIFEST}
