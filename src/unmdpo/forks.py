@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterator
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 WORKERS = "unmdpo.pipeline.executors.workers"
@@ -26,16 +25,17 @@ def fork_server() -> ForkServerContext:
     return context
 
 
-def start(process: BaseProcess) -> None:
-    """Starts a process that needs nothing of the caller's script. It would import it otherwise, and so run it once
-    more if it is not written for that."""
+@contextlib.contextmanager
+def main_hidden() -> Iterator[None]:
+    """Processes that start here need nothing of the caller's script. They would import it otherwise, and so run it
+    once more if it is not written for that."""
     main = sys.modules["__main__"]
     hidden: dict[str, Any] = {name: vars(main)[name] for name in ("__file__", "__spec__") if name in vars(main)}
     for name in hidden:
         delattr(main, name)
     main.__spec__ = None
     try:
-        process.start()
+        yield
     finally:
         vars(main).update(hidden)
 

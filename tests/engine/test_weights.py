@@ -11,7 +11,7 @@ from tests.worlds.models import tiny, word_tokenizer
 from unmdpo.engine.adapters import add_lora, attach, save_adapter
 from unmdpo.engine.models import load_model
 from unmdpo.engine.settings import AdapterSettings, ModelSource
-from unmdpo.errors import UserError
+from unmdpo.errors import UnmdpoWarning, UserError
 
 CPU = torch.device("cpu")
 FIRST = "model.layers.0.self_attn.q_proj.weight"
@@ -61,6 +61,18 @@ def test_more_layers_than_the_configuration_says(changed):
         changed(lambda weights: weights, num_hidden_layers=1)
 
 
+@pytest.mark.filterwarnings("default::unmdpo.errors.UnmdpoWarning")
+def test_a_head_that_nobody_needs_is_told_of_and_old_buffers_are_not(changed):
+    with pytest.warns(
+        UnmdpoWarning, match=r"LlamaForCausalLM has no place for v_head\.summary\.weight, and does without"
+    ):
+        changed(
+            lambda weights: (
+                weights | {"v_head.summary.weight": torch.ones(1, 4), f"{FIRST[:-7]}.masked_bias": torch.ones(1)}
+            )
+        )
+
+
 def test_another_shape(changed):
     with pytest.raises(UserError, match=f"of another shape than the configuration says are {FIRST}"):
         changed(lambda weights: weights | {FIRST: weights[FIRST][:-1].clone()})
@@ -88,4 +100,7 @@ def test_an_adapter_that_lacks_a_weight(tmp_path):
     weights = load_file(file)
     save_file(without(min(weights))(weights), file)
     with pytest.raises(UserError, match="does not fit LlamaForCausalLM: 1 of its weights are missing"):
+        attach(fresh(), tmp_path)
+    save_file(weights | {min(weights): torch.ones(1, 1)}, file)
+    with pytest.raises(UserError, match=r"(?s)does not fit LlamaForCausalLM: .*size mismatch"):
         attach(fresh(), tmp_path)

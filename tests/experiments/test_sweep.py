@@ -30,7 +30,7 @@ def test_means_have_students_interval():
 def test_every_point_is_a_recipe(name, tmp_path):
     chosen = EXPERIMENTS[name]
     for point in chosen.points:
-        knobs = replace(SMALL, prompts=100, **{**chosen.knobs, **point.knobs})
+        knobs = replace(SMALL, **{**chosen.knobs, **point.knobs, "prompts": 100})
         demo_recipe(tmp_path, knobs, [*BUDGET, *chosen.overrides, *point.overrides])
 
 
@@ -65,7 +65,7 @@ def test_runs_side_by_side_give_the_same_numbers(tmp_path):
 
 
 def test_all_experiments_can_be_listed():
-    done = CliRunner().invoke(app, ["lab", "sweep", "?"])
+    done = CliRunner().invoke(app, ["lab", "sweep"])
     assert [line.split()[0] for line in done.output.splitlines()] == [*EXPERIMENTS]
 
 

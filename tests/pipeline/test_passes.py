@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from tests.worlds.pipeline import problems, recipe
-from unmdpo.pipeline.artifacts import COMPARISONS, EVIDENCE, MET, REFERENCE
+from unmdpo.errors import UserError
+from unmdpo.pipeline.artifacts import COMPARISONS, EVIDENCE, MET, REFERENCE, Evidence
 from unmdpo.pipeline.executors import execute
 from unmdpo.pipeline.run import open_run
 from unmdpo.pipeline.store import Store
@@ -73,6 +74,36 @@ def test_one_pass_is_the_first_of_two(run, folder):
     alone = open_run(recipe(folder, pilots=once, policies=run.recipe.policies, evaluation=None), run.store)
     assert alone.stages["pass[forward]"].key == run.stages["pass[forward]"].key
     assert "pass[backward]" not in alone.stages
+
+
+def test_seeds_are_averaged_where_they_have_evidence():
+    valid = [torch.tensor([True, True, False]), torch.tensor([True, False, False])]
+    seeds = [
+        Evidence(torch.tensor(values), torch.tensor(values), mask, torch.ones(3), torch.ones(()))
+        for values, mask in zip(([1.0, 2.0, 9.0], [3.0, 9.0, 9.0]), valid, strict=True)
+    ]
+    mean = Evidence.mean(seeds)
+    assert mean.evidence[:2].tolist() == mean.evidence_ln[:2].tolist() == [2.0, 2.0]
+    assert mean.valid.tolist() == [True, True, False]
+
+
+def test_too_few_comparisons_for_a_pass_are_told(folder, tmp_path):
+    few = {"updates": 2, "batch": 20, "learning_rate": 1e-3, "warmup": 1}
+    chosen = recipe(
+        folder,
+        pilots=TWICE,
+        training=few,
+        policies={"unm-wr": {"objective": "unm-wr", "scale": "seq"}},
+        evaluation=None,
+    )
+    with pytest.raises(UserError, match="are met before pilots have learned anything; set pilots"):
+        execute(open_run(chosen, Store(tmp_path)), until="oof")
+
+
+def test_dropout_would_blur_what_is_met(folder, tmp_path):
+    blurred = TWICE | {"adapter": {"rank": 2, "dropout": 0.1}}
+    with pytest.raises(UserError, match=r"set adapter\.dropout to 0"):
+        open_run(recipe(folder, pilots=blurred, evaluation=None), Store(tmp_path))
 
 
 def test_a_pass_is_one_epoch(folder):

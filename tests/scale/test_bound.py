@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.worlds.scales import world
+from unmdpo.errors import UserError
 from unmdpo.scale import load_scale, make_estimator, maps, save_scale
 
 WIDE = math.log(10) / 2
@@ -22,6 +23,11 @@ def test_a_wider_map_lets_scales_differ_more(tmp_path, name):
     assert wide.q_.max() / wide.q_.min() <= 10.0 * 1.2
     save_scale(wide, tmp_path)
     assert torch.equal(load_scale(tmp_path).predict(units), wide.predict(units))
+
+
+def test_a_bound_of_a_map_that_has_none_is_refused():
+    with pytest.raises(UserError, match="bound is the centered map's"):
+        make_estimator("pooled", {"centered": False, "bound": 2.0})
 
 
 def test_the_map_by_hand_with_another_bound():

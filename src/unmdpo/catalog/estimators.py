@@ -3,9 +3,9 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from unmdpo.catalog.code import Code
 from unmdpo.placement import Placement
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from unmdpo.scale.base import ScaleEstimator
 
 ENTROPY_SEED = 260827
+BOUND = math.log(2) / 2  # b of the paper's centered map
 
 
 class EstimatorSettings(Strict):
@@ -46,7 +47,7 @@ class MapSettings(EstimatorSettings):
     """How far apart scales may be."""
 
     bound: Positive = Field(
-        math.log(2) / 2,
+        BOUND,
         description="b of the centered map: scales differ by at most e^(2b), which is 2 with the paper's log(2)/2",
     )
 
@@ -55,6 +56,12 @@ class PooledSettings(ResidualSettings, MapSettings):
     centered: bool = True
     penalty: Nonnegative = Field(0.01, description="λ_q, the weight of (log q)²")
     updates: int = Field(150, ge=0)
+
+    @model_validator(mode="after")
+    def _bound_is_of_the_centered_map(self) -> Self:
+        if not self.centered and self.bound != BOUND:
+            raise ValueError("bound is the centered map's; leave it out, or centered: false")
+        return self
 
 
 class CrossFittedSettings(PooledSettings):

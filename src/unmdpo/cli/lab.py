@@ -85,10 +85,15 @@ def _show_check(check: "ScaleCheck") -> None:
 
 @app.command("sweep")
 def sweep(
-    experiment: Annotated[str, typer.Argument(help="Such as noise, real, ceiling, worth or pilots; `?` lists all.")],
+    experiment: Annotated[
+        str | None,
+        typer.Argument(help="Such as noise, real, ceiling, worth or pilots; without a name, all are listed."),
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, each for its own world and training.")] = 3,
     folder: Annotated[Path, typer.Option(help="Folder for runs, numbers and figures.")] = Path("unmdpo-lab"),
-    jobs: Annotated[int | None, typer.Option(min=1, help="Runs at once; default: one on each core.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Runs at once; default: one on each core, or eight on each GPU.")
+    ] = None,
 ) -> None:
     """Vary one knob of the world, with several seeds per setting, and plot the results."""
     from rich.console import Console
@@ -100,7 +105,7 @@ def sweep(
     from unmdpo.pipeline.executors.local import default_jobs
     from unmdpo.report.sweeps import write_sweep
 
-    if experiment == "?":
+    if experiment is None:
         for name, known in EXPERIMENTS.items():
             typer.echo(f"{name:18}{known.question}")
         return

@@ -76,7 +76,10 @@ def attach(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
     config = PeftConfig.from_pretrained(str(folder))
     adapted = get_peft_model(model, config, autocast_adapter_dtype=False)
     _start(model, seed=0)
-    loaded: Any = set_peft_model_state_dict(adapted, load_peft_weights(str(folder), device="cpu"))
+    try:
+        loaded: Any = set_peft_model_state_dict(adapted, load_peft_weights(str(folder), device="cpu"))
+    except RuntimeError as error:  # weights of another shape
+        raise UserError(f"{folder}: the adapter does not fit {type(model).__name__}: {error}") from error
     wrong = [name for name in loaded.missing_keys if ".lora_" in name] + loaded.unexpected_keys
     if wrong:
         raise UserError(

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import warnings
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,10 @@ from transformers import (
 )
 
 from unmdpo.engine.settings import ModelSource
-from unmdpo.errors import UserError
+from unmdpo.errors import UnmdpoWarning, UserError
 
 SHOWN = 4  # names in a message
+BUFFERS = re.compile(r"(masked_bias|inv_freq|attn\.bias)$")  # that older files hold, and nobody reads
 
 
 def compute_dtype(device: torch.device) -> torch.dtype:
@@ -81,18 +83,21 @@ def load_in_four_bits(source: ModelSource, *, device: torch.device) -> PreTraine
 
 
 def read_weights(kind: Any, source: ModelSource, **more: Any) -> PreTrainedModel:
-    """`kind.from_pretrained`, but all weights of the model must come from the files, and all of the files' be used:
-    Transformers draws missing ones at random and goes on."""
+    """`kind.from_pretrained`, but all weights of the model must come from the files, and all layers of the files be
+    used: Transformers draws missing weights at random and goes on. Others that nobody needs, such as another head, are
+    told of."""
     with explaining("model", source):
         model, info = kind.from_pretrained(
             source.path, **source.arguments, **more, output_loading_info=True, ignore_mismatched_sizes=True
         )
     assert isinstance(model, PreTrainedModel)
+    unused = [name for name in info["unexpected_keys"] if not BUFFERS.search(name)]
+    layers = [name for name in unused if re.search(r"\.\d+\.", name)]
     told = [
         f"{what} {_some(names)}"
         for what, names in (
             ("it lacks", info["missing_keys"]),
-            ("the model has no place for its", info["unexpected_keys"]),
+            ("the model has no place for its", layers),
             ("of another shape than the configuration says are", info["mismatched_keys"]),
         )
         if names
@@ -102,6 +107,9 @@ def read_weights(kind: Any, source: ModelSource, **more: Any) -> PreTrainedModel
             f"the weights of '{source.path}' do not fit {type(model).__name__}: {'; '.join(told)}. "
             "Check that config.json belongs to these weights, and that none of their files is missing"
         )
+    if unused:
+        what = f"'{source.path}': {type(model).__name__} has no place for {_some(unused)}, and does without"
+        warnings.warn(what, UnmdpoWarning, stacklevel=2)
     return model
 
 

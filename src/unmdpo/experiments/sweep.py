@@ -7,7 +7,9 @@ each in one process.
 
 import hashlib
 import json
+import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -18,7 +20,7 @@ from scipy.stats import t as students_t
 
 from unmdpo.experiments.demo import WORLD, demo_recipe
 from unmdpo.experiments.table import Experiment, Point
-from unmdpo.forks import fork_server
+from unmdpo.forks import fork_server, main_hidden
 from unmdpo.lab.world import Knobs
 from unmdpo.pipeline.executors import execute
 from unmdpo.pipeline.run import open_run
@@ -102,8 +104,15 @@ def _all_done(tasks: Sequence[Task], jobs: int, report: Callable[[str], None]) -
     if jobs == 1:
         yield from told(task.run() for task in tasks)
         return
-    with fork_server().Pool(min(jobs, len(tasks)), torch.set_num_threads, (1,)) as pool:
-        yield from told(pool.imap(Task.run, tasks))
+    pool = ProcessPoolExecutor(min(jobs, len(tasks)), fork_server(), torch.set_num_threads, (1,))
+    try:
+        with main_hidden():
+            waited_for = [pool.submit(task.run) for task in tasks]
+        yield from told(future.result() for future in waited_for)
+    finally:  # of all, or of those that nobody waits for anymore
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in multiprocessing.active_children():
+            process.terminate()
 
 
 def _name_of(knobs: Knobs) -> str:

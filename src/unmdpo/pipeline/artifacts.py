@@ -23,6 +23,7 @@ from unmdpo.files import read_lines, write_json, write_lines
 from unmdpo.pipeline.store import Artifact
 from unmdpo.scale import ScaleEstimator, load_scale, save_scale
 from unmdpo.scale.check import Check
+from unmdpo.scale.data import mean_of_valid
 
 T = TypeVar("T")
 Line = dict[str, Any]
@@ -102,12 +103,13 @@ class Evidence(NamedTuple):
 
     @classmethod
     def mean(cls, seeds: Sequence["Evidence"]) -> "Evidence":
-        """Over pilots trained with several seeds."""
+        """Over pilots trained with several seeds; of a comparison, over those that have evidence for it."""
         first = seeds[0]
         if len(seeds) == 1:
             return first
-        evidence, normalized = (torch.stack([one.of(way) for one in seeds]).mean(dim=0) for way in (False, True))
-        return first._replace(evidence=evidence, evidence_ln=normalized)
+        valid = [one.valid for one in seeds]
+        evidence, normalized = (mean_of_valid([one.of(way) for one in seeds], valid) for way in (False, True))
+        return first._replace(evidence=evidence, evidence_ln=normalized, valid=torch.stack(valid).any(dim=0))
 
 
 class ScaleTable(NamedTuple):

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from unmdpo.catalog.estimators import MarginSettings
 from unmdpo.scale.base import FrozenScale, fold_count, folds_of, with_enough_folds
-from unmdpo.scale.data import Rows, Units
+from unmdpo.scale.data import Rows, Units, mean_of_seeds
 from unmdpo.scale.diagnostics import correlation
 from unmdpo.scale.fitting import LossesOf, losses_by
 from unmdpo.scale.size import foreseen_sizes, split
@@ -105,7 +105,7 @@ class Check:
 def check(make: Maker, units: Units, seeds: Sequence[Rows], own: OwnGain | None = None) -> Check:
     """Checks an estimator on the evidence of pilots, which may have been trained with several `seeds`. `own` is what
     the fitted scale has found in prompts' own comparisons."""
-    mean = replace(seeds[0], evidence=torch.stack([rows.evidence for rows in seeds]).mean(dim=0))
+    mean = mean_of_seeds(seeds)
     settings = make().settings
     assert isinstance(settings, MarginSettings), "only scales fitted to margins are checked"
     losses_of = losses_by(settings)

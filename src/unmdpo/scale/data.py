@@ -4,6 +4,7 @@ A *unit* is a prompt, or a prompt with an unordered pair of responses. Several c
 counts once in centering and regularization, and each valid row once in the data term.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -105,3 +106,17 @@ class Rows:
         new = torch.cumsum(members, 0) - 1
         kept = self.select(members[self.unit])
         return replace(kept, unit=new[kept.unit])
+
+
+def mean_of_valid(values: Sequence[Tensor], valid: Sequence[Tensor]) -> Tensor:
+    """(n,) the mean of each row's valid values; NaN where it has none."""
+    counted = torch.stack(list(valid))
+    sums = torch.where(counted, torch.stack(list(values)), 0.0).sum(dim=0)
+    return sums / counted.sum(dim=0)
+
+
+def mean_of_seeds(seeds: Sequence[Rows]) -> Rows:
+    """The same rows with their mean evidence over pilots of several seeds."""
+    valid = [rows.mask for rows in seeds]
+    mean = mean_of_valid([rows.evidence for rows in seeds], valid)
+    return replace(seeds[0], evidence=mean, valid=torch.stack(valid).any(dim=0))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
 MOST = 4.0  # times that early evidence may be enlarged
+LAST = 0.2  # of the comparisons, whose size the others are given
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
@@ -25,11 +26,20 @@ class Grown(NamedTuple):
 
 def grown(evidence: Floats, update: Integers, valid: Booleans) -> Grown:
     """`evidence` (n,) of comparisons that were met at `update` (n,), of which `valid` (n,) count. Their typical size
-    only ever grows."""
-    size = _typical_sizes(evidence[valid], update[valid], int(update.max()) + 1)[update]  # (n,)
-    usable = valid & (size * MOST >= size.max()) & (size > 0)
-    factor = np.divide(size.max(), size, out=np.ones_like(size), where=usable)
+    only ever grows, up to that of the last fifth."""
+    last = _size_of_the_last(evidence[valid], update[valid])
+    size = np.minimum(_typical_sizes(evidence[valid], update[valid], int(update.max()) + 1), last)[update]  # (n,)
+    usable = valid & (size * MOST >= last) & (size > 0)
+    factor = np.divide(last, size, out=np.ones_like(size), where=usable)
     return Grown(evidence * factor, usable)
+
+
+def _size_of_the_last(evidence: Floats, update: Integers) -> float:
+    """Mean |evidence| of the fifth that was met last: of fewer, it would be a matter of luck."""
+    if not len(evidence):
+        return 0.0
+    late = np.argsort(update, kind="stable")[-max(1, round(LAST * len(update))) :]
+    return float(np.abs(evidence[late]).mean())
 
 
 def _typical_sizes(evidence: Floats, update: Integers, updates: int) -> Floats:

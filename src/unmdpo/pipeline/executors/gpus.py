@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from unmdpo.forks import start
+from unmdpo.forks import main_hidden
 
 
 def gpu_names() -> list[str]:
@@ -27,7 +27,8 @@ def gpu_memory(context: multiprocessing.context.BaseContext) -> list[Memory] | N
     """What each GPU has; nothing if a process of this context cannot use them."""
     asked, answer = context.Pipe(duplex=False)
     process = context.Process(target=_answer, args=(answer,))  # type: ignore[attr-defined]
-    start(process)
+    with main_hidden():
+        process.start()
     answer.close()
     try:
         said: list[Memory] | None = asked.recv()

@@ -138,7 +138,8 @@ class _Crew:
         self.waiting.remove(name)
         if trying.alone:
             self.workers.clear(devices)
-        worker = self.workers.on(devices if self._has_gpus else ())
+        needed = self._has_gpus and not self._need(name).free  # a worker that has used a GPU holds a little of it
+        worker = self.workers.on(devices if needed else ())
         worker.do(name, trying.tokens(self._need(name)), time.monotonic())
         if name not in self.tries:
             self.view.started(name)

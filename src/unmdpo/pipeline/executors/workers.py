@@ -24,7 +24,7 @@ import torch
 
 from unmdpo.catalog.code import Code, call_with
 from unmdpo.errors import OutOfMemory, Stopped, UnmdpoWarning, UserError, stop
-from unmdpo.forks import fork_server, start
+from unmdpo.forks import fork_server, main_hidden
 from unmdpo.pipeline.executors.making import with_microbatch
 from unmdpo.pipeline.executors.ranks import make
 from unmdpo.pipeline.run import Run, open_run
@@ -94,7 +94,8 @@ class Workers:
         # before anything is imported there that asks about GPUs
         environment = {"CUDA_VISIBLE_DEVICES": ",".join(names)} if names else {}
         process = self.context.Process(target=call_with, args=(environment, SERVE, arguments), name="unmdpo-worker")
-        start(process)
+        with main_hidden():
+            process.start()
         theirs.close()
         self.all.append(Worker(process, ours, devices))
         return self.all[-1]

@@ -31,7 +31,7 @@ def check_scale(job: Job[ScaleSettings]) -> Notes:
     units, names = units_of(rows, choice, job)
     seeds = [rows_of(rows, names, one, job.settings.length_normalized) for one in evidence_in(job)]
     told = job.load(ESTIMATOR, SCALE_STAGE.name).diagnostics_
-    own = OwnGain(told["own_gain"], told["own_chance"]) if "own_gain" in told else None
+    own = OwnGain(told["own_gain"], told["own_chance"]) if told.get("own_gain") else None
 
     def make() -> FrozenScale:
         estimator = make_estimator(choice.name, choice.settings)

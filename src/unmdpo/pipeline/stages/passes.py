@@ -16,6 +16,7 @@ from unmdpo.engine.ranks import Ranks
 from unmdpo.engine.settings import ObjectiveChoice, TrainingSettings
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.schedule import epoch_order
+from unmdpo.errors import UserError
 from unmdpo.pipeline.artifacts import COMPARISONS, MET, PAIRS, REFERENCE, Met
 from unmdpo.pipeline.costs import Cost, Estimates
 from unmdpo.pipeline.graph import Graph
@@ -47,6 +48,11 @@ def passes(graph: Graph, seed: int | None) -> list[Stage[Any]]:
 def _pass(graph: Graph, seed: int | None, backward: bool) -> Stage[PassSettings]:
     recipe, (model, suffix) = graph.recipe, pilot_model(graph)
     training = recipe.seeded_training.changed(recipe.pilots)
+    if training.adapter is not None and training.adapter.dropout:
+        raise UserError(
+            f"pilots.evidence: {recipe.pilots.evidence} takes log-probabilities in training, which dropout blurs: "
+            "set adapter.dropout to 0, or pilots.evidence to folds"
+        )
     settings = PassSettings(
         model=graph.pinned(model),
         backward=backward,

@@ -30,6 +30,8 @@ from unmdpo.pipeline.units import PromptIndex, strengths
 from unmdpo.recipe.seeds import seeded
 from unmdpo.settings import Strict
 
+FEWEST_UPDATES = 2  # of a pass, before which nothing is known
+
 
 class PilotSettings(Strict):
     model: PinnedModel
@@ -144,6 +146,11 @@ def gather_evidence(job: Job[OofSettings]) -> Notes:
     met = [job.load(MET, name) for name in job.inputs if name.startswith(PASS_STAGE.name)]
     if met:
         values, usable = latest_evidence(met, gaps, valid)
+        if not usable.any() or max(int(one.update.max()) for one in met) < FEWEST_UPDATES:
+            raise UserError(
+                f"{job.stage.name}: {len(pairs)} comparisons are met before pilots have learned anything; "
+                "set pilots.evidence to folds, or lower training.batch"
+            )
     else:
         values, usable = gaps(_held_out(job, len(pairs))), valid
     mean_tokens = tokens.float().mean(dim=1)
