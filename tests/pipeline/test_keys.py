@@ -1,11 +1,13 @@
 """What is recomputed after a change, and what is not."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.worlds.pipeline import events, recipe
+from unmdpo.catalog.estimators import ESTIMATORS
 from unmdpo.errors import UserError
 from unmdpo.pipeline.artifacts import POLICY_SCALE
 from unmdpo.pipeline.executors import execute
@@ -35,6 +37,15 @@ def test_a_change_redoes_what_depends_on_it(folder):
     without = keys(folder, evaluation=None)
     assert all(keys(folder)[name] == key for name, key in without.items())  # evaluating retrains nothing
     assert changed(folder, seed=1) == {"pilot", "oof", "scale", "check", *after_policies}
+
+
+def test_a_revised_estimator_is_fitted_again_and_no_other(folder, monkeypatch):
+    scales = {"seq": {"estimator": "pooled"}, "best": {"estimator": "auto"}}
+    policies = {name: {"objective": "unm-wr", "scale": name} for name in scales}
+    before = keys(folder, scales=scales, policies=policies, evaluation=None)
+    monkeypatch.setitem(ESTIMATORS, "auto", replace(ESTIMATORS["auto"], revision=99))
+    after = keys(folder, scales=scales, policies=policies, evaluation=None)
+    assert {name for name in before if before[name] != after[name]} == {"scale[best]", "check[best]", "policy[best]"}
 
 
 def test_a_changed_file_is_another_input(folder, tmp_path):

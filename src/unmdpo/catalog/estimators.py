@@ -138,6 +138,7 @@ class Estimator:
     own_folds: bool = False  # cross-fits on its own folds instead of the pilots'
     follows: tuple[str, ...] = ()  # settings taken from the policy unless the recipe sets them
     files: Callable[[Any], list[str]] | None = None  # settings → local files that it reads
+    revision: int = 1  # raised when the same settings give another scale
 
     def resolve(self, given: Mapping[str, Any]) -> EstimatorSettings:
         """The settings with defaults filled in; raises UserError for unknown names and bad values."""
@@ -168,6 +169,7 @@ _ROWS = (
     ),
     Estimator(
         "auto", "the best of these on prompts it has not seen, or q ≡ 1", _code("auto:AutoScale"), AutoSettings,
+        revision=2,
     ),
     Estimator(
         "entropy", "from the spread of annotators' votes, without pilots", _code("entropy:EntropyScale"),

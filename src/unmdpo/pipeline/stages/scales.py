@@ -42,6 +42,12 @@ class ScaleSettings(Strict):
     length_normalized: bool
 
 
+class RevisedScaleSettings(ScaleSettings):
+    """Of estimators that used to give another scale with the same settings. Others keep the keys that they had."""
+
+    revision: int
+
+
 class GivenScaleSettings(ScaleSettings):
     """Of scales that are read from files."""
 
@@ -67,6 +73,8 @@ def scale(graph: Graph, name: str) -> Stage[Any]:
     settings = ScaleSettings(estimator=estimator_choice(graph, name), length_normalized=spec.length_normalized)
     if estimator.files is not None:
         settings = GivenScaleSettings(**dict(settings), files=graph.files(estimator.files(spec.resolved)))
+    elif estimator.revision > 1:
+        settings = RevisedScaleSettings(**dict(settings), revision=estimator.revision)
     return graph.stage(SCALE_STAGE, settings, inputs, SCALE_STAGE.called(name))
 
 
