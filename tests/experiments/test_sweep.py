@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from unmdpo.cli import app
+from unmdpo.errors import UserError
 from unmdpo.experiments.demo import demo_recipe
 from unmdpo.experiments.sweep import BUDGET, SMALL, Result, sweep
 from unmdpo.experiments.table import EXPERIMENTS, Point
@@ -16,6 +17,8 @@ TINY = (
     "training.updates=1", "training.batch=8", "training.warmup=1", "pilots.updates=1", "pilots.folds=2",
     "evaluation.panels.held-out.size=10", "evaluation.max_new_tokens=4",
 )  # fmt: skip
+
+DPO_ALONE = "policies={dpo: {objective: dpo}}"
 
 
 def test_means_have_students_interval():
@@ -62,6 +65,15 @@ def test_runs_side_by_side_give_the_same_numbers(tmp_path):
 
     assert values("at once", 2) == values("one by one", 1)
     assert [text.split(":")[0] for text in told[:4]] == ["1 of 4", "2 of 4", "3 of 4", "4 of 4"]
+
+
+def test_a_run_whose_process_is_killed_is_told(tmp_path):
+    chosen = replace(
+        EXPERIMENTS["ceiling"], points=EXPERIMENTS["ceiling"].points[1:3],
+        overrides=("evaluation.judge={function: 'tests.worlds.pipeline:deadly_judge'}", DPO_ALONE),
+    )  # fmt: skip
+    with pytest.raises(UserError, match="the process of a run was killed"):
+        list(sweep(chosen, tmp_path, [0], 2, replace(SMALL, prompts=100), TINY, lambda text: None))
 
 
 def test_all_experiments_can_be_listed():

@@ -10,6 +10,7 @@ import json
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -18,6 +19,7 @@ import numpy as np
 import torch
 from scipy.stats import t as students_t
 
+from unmdpo.errors import UserError
 from unmdpo.experiments.demo import WORLD, demo_recipe
 from unmdpo.experiments.table import Experiment, Point
 from unmdpo.forks import fork_server, main_hidden
@@ -104,15 +106,19 @@ def _all_done(tasks: Sequence[Task], jobs: int, report: Callable[[str], None]) -
     if jobs == 1:
         yield from told(task.run() for task in tasks)
         return
+    others = multiprocessing.active_children()  # of the caller, and none of our business
     pool = ProcessPoolExecutor(min(jobs, len(tasks)), fork_server(), torch.set_num_threads, (1,))
     try:
         with main_hidden():
             waited_for = [pool.submit(task.run) for task in tasks]
         yield from told(future.result() for future in waited_for)
+    except BrokenProcessPool as error:
+        raise UserError("the process of a run was killed, perhaps for want of memory; try fewer --jobs") from error
     finally:  # of all, or of those that nobody waits for anymore
         pool.shutdown(wait=False, cancel_futures=True)
         for process in multiprocessing.active_children():
-            process.terminate()
+            if process not in others:
+                process.terminate()
 
 
 def _name_of(knobs: Knobs) -> str:
