@@ -56,8 +56,9 @@ def test_an_experiment_end_to_end(name, tmp_path):
 
 
 def test_runs_side_by_side_give_the_same_numbers(tmp_path):
-    chosen = replace(EXPERIMENTS["ceiling"], points=EXPERIMENTS["ceiling"].points[1:3])
-    told = []
+    measures = {"chart": {"comparisons": lambda run: len(run.comparisons())}}
+    chosen = replace(EXPERIMENTS["ceiling"], points=EXPERIMENTS["ceiling"].points[1:3], until="comparisons")
+    chosen, told = replace(chosen, measures=measures), []
 
     def values(folder, jobs):
         found = sweep(chosen, tmp_path / folder, [0, 1], jobs, replace(SMALL, prompts=100), TINY, told.append)

@@ -285,39 +285,6 @@ def test_damage_is_found_when_it_is_read_and_mended_by_the_same_command(
     same_as(undisturbed[0], store.root)
 
 
-def test_exchanged_results_are_noticed_before_they_become_numbers(path, undisturbed, tmp_path):
-    store = Store(tmp_path / "store")
-    goes_well(path, store, "--until", "policy")
-    stages = open_run(load_recipe(str(path)), store).stages
-    first, second = (store.root / "artifacts" / stages[name].place for name in ("pilot[0]", "pilot[1]"))
-    aside = tmp_path / "aside"
-    first.rename(aside)
-    second.rename(first)
-    aside.rename(second)
-    store.remove(stages["oof"].place)
-    for name in ("pilot\\[1\\]", "pilot\\[0\\]"):  # each is found where the other belongs
-        found = Command(path, store.root, ONE)
-        assert found.wait() == 2
-        assert re.search(f"a result of {name} was moved or copied here; .*rebuilds it", found.said), found.said
-    goes_well(path, store)
-    same_as(undisturbed[0], store.root)
-
-
-def test_what_was_added_to_a_policy_is_told(path, undisturbed, tmp_path):
-    """Transformers would read an adapter that lies there, and the policy would give other answers."""
-    store = Store(tmp_path / "store")
-    goes_well(path, store, "--until", "policy")
-    stages = open_run(load_recipe(str(path)), store).stages
-    added = store.root / "artifacts" / stages["policy[dpo]"].place / "model" / "adapter_config.json"
-    added.write_text("{}")
-    found = Command(path, store.root, ONE)
-    assert found.wait() == 2
-    assert "adapter_config.json: this was added to a finished result; remove it" in found.said
-    added.unlink()
-    goes_well(path, store)
-    same_as(undisturbed[0], store.root)
-
-
 def goes_well(path, store, *options):
     command = Command(path, store.root, (*ONE, *options))
     assert command.wait() == 0, command.said
