@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from benchmarks.trl_peer import BATCH
+from benchmarks.trl_peer import BATCH, speed
 from unmdpo.engine.cost import SHAPES, pair_lengths
 
 MICRO = 8  # pairs
@@ -148,12 +148,7 @@ def measure(updates: int) -> dict[str, Any]:
             torch._foreach_copy_(weights, masters)
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - began)
-    return {
-        "what": "liger",
-        "pairs_per_s": round(BATCH * updates / sum(seconds[1:]), 2),
-        "seconds": [round(each, 2) for each in seconds[1:]],
-        "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 1),
-    }
+    return {"peer": "liger", **speed(seconds[1:])}
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from benchmarks.trl_peer import BATCH, UpdateTimes, words_tokenizer
+from benchmarks.trl_peer import BATCH, UpdateTimes, speed, words_tokenizer
 from unmdpo.engine.cost import SHAPES, pair_lengths
 
 
@@ -70,14 +70,7 @@ def measure(micro: int, updates: int) -> dict[str, Any]:
             "disable_shuffling": True, "dataloader_num_workers": 4,
         }  # fmt: skip
         tuner.run_exp(settings, callbacks=[times])
-    seconds = np.diff(times.ends)
-    return {
-        "what": "llamafactory",
-        "micro": micro,
-        "pairs_per_s": round(BATCH * len(seconds) / float(seconds.sum()), 2),
-        "seconds": [round(float(each), 2) for each in seconds],
-        "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 1),
-    }
+    return {"peer": "llamafactory", "micro": micro, **speed(np.diff(times.ends).tolist())}
 
 
 if __name__ == "__main__":

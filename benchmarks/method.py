@@ -6,7 +6,8 @@ Ours is `unmdpo run`: reading, encoding, reference, pilots on folds with out-of-
 the final policy, as one command. TRL's is its `DPOTrainer`, tuned (`benchmarks.trl_peer`), its reference pass counted.
 Both start as new processes from the same files: a 1B shape with random weights, HelpSteer3's lengths. Times are wall
 clock. Prints one JSON line each, with an extrapolation to HelpSteer3's 36,299 pairs and 150 updates: updates and
-passes in proportion, everything else as measured. Needs a GPU, trl, datasets and liger-kernel.
+passes in proportion, everything else as measured. What `unmdpo plan` foresaw is told beside it. Needs a GPU, trl,
+datasets and liger-kernel.
 """
 
 import argparse
@@ -68,6 +69,9 @@ def ours(folder: Path, pilots: int, updates: int, pairs: int) -> dict[str, Any]:
         "policies": {"ulnm-wr": {"objective": "ulnm-wr", "scale": "ln"}},
     }
     recipe.write_text(json.dumps(described), "utf-8")
+    command = [sys.executable, "-m", "unmdpo", "plan", str(recipe), "--store", str(store)]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    planned = next(line for line in told.splitlines() if line.startswith("left to do"))
     seconds = timed(["-m", "unmdpo", "run", str(recipe), "--store", str(store)])
     stages, update = dict[str, float](), 0.0
     for path in store.glob("artifacts/*/*/manifest.json"):
@@ -85,6 +89,7 @@ def ours(folder: Path, pilots: int, updates: int, pairs: int) -> dict[str, Any]:
     at_full_size = seconds - work(pairs, updates) + work(OFFICIAL_PAIRS, OFFICIAL_UPDATES)
     return {
         "what": f"ours, {pilots} pilots",
+        "planned": planned,
         "seconds": round(seconds, 1),
         "update_s": round(update, 3),
         "at_full_size_h": round(at_full_size / 3600, 2),

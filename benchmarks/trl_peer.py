@@ -89,12 +89,14 @@ def measure(variant: str, updates: int) -> dict[str, Any]:
         )  # fmt: skip
         torch.cuda.reset_peak_memory_stats()
         trainer.train()
-    each = np.diff(times.ends)
+    return {"peer": "trl", "variant": variant, **speed(np.diff(times.ends).tolist())}
+
+
+def speed(seconds: list[float]) -> dict[str, Any]:
+    """What a peer reached in updates that took this long."""
     return {
-        "peer": "trl",
-        "variant": variant,
-        "pairs_per_s": round(BATCH * len(each) / float(each.sum()), 2),
-        "seconds": [round(float(seconds), 2) for seconds in each],
+        "pairs_per_s": round(BATCH * len(seconds) / sum(seconds), 2),
+        "seconds": [round(each, 2) for each in seconds],
         "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 1),
     }
 

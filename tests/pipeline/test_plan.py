@@ -3,6 +3,7 @@
 import re
 import shutil
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -14,6 +15,7 @@ from unmdpo.pipeline.executors import execute
 from unmdpo.pipeline.garbage import unreferenced
 from unmdpo.pipeline.plan import needs, plan, speed_of
 from unmdpo.pipeline.run import open_run
+from unmdpo.pipeline.sizes import sizes_of
 from unmdpo.pipeline.store import Artifact, Store
 from unmdpo.recipe import load_recipe
 
@@ -33,9 +35,28 @@ def test_a_plan_knows_what_is_there_and_what_the_rest_costs(done, folder, tmp_pa
     assert costs["policy[dpo]"].tokens == pytest.approx(2 * notes["tokens"], rel=0.2)
     assert 0 < planned.pilot_share < 1
     assert planned.seconds(Speed(1e9)) > 0
-    nowhere = plan(open_run(recipe(folder), Store(tmp_path / "none")))
-    assert nowhere.assumed == ["10,000 comparisons", "lengths as in HelpSteer3"]
+
+
+def test_data_on_this_machine_is_read_for_a_plan(done, folder, tmp_path):
+    """Nothing is in the store yet, and nothing comes into it; the numbers are those of the finished run."""
+    known = sizes_of(done)
+    new = open_run(recipe(folder), Store(tmp_path / "none"))
+    read = sizes_of(new)
     assert not (tmp_path / "none").exists()
+    assert read.assumed == []
+    assert read.prompts == known.prompts
+    assert np.array_equal(np.sort(read.lengths, axis=0), np.sort(known.lengths, axis=0))
+    half = execute(open_run(recipe(folder), Store(tmp_path / "half")), until="comparisons")
+    assert np.array_equal(sizes_of(half).lengths, read.lengths)
+
+
+def test_what_is_not_on_this_machine_is_assumed(folder, tmp_path):
+    elsewhere = recipe(folder, model={"path": "someone/their-model"})
+    sizes = sizes_of(open_run(elsewhere, Store(tmp_path / "none")))
+    assert sizes.assumed == ["lengths as in HelpSteer3"]  # the data is here
+    data = elsewhere.data.model_copy(update={"path": "someone/their-data"})
+    sizes = sizes_of(open_run(elsewhere.model_copy(update={"data": data}), Store(tmp_path / "none")))
+    assert sizes.assumed == ["10,000 comparisons", "lengths as in HelpSteer3"]
 
 
 def test_packaged_recipes_can_be_planned_offline(tmp_path):

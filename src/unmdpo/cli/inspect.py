@@ -57,11 +57,13 @@ def plan(
     from unmdpo.pipeline.plan import needs, speed_of, too_large
     from unmdpo.pipeline.plan import plan as estimate
     from unmdpo.pipeline.proofs import prove_small
+    from unmdpo.pipeline.sizes import sizes_of
 
     speed = speed_of(device)
     run = opened(recipe, overrides, store, planning=True)
     check_judge_code(run.recipe)
-    missing, planned = missing_places(run.recipe), estimate(run, device)
+    missing, sizes = missing_places(run.recipe), sizes_of(run)
+    planned = estimate(run, device, sizes)
     console = Console()
     wide = console if console.is_terminal else Console(width=120)  # in a file, lines need not fit a screen
     wide.print(_plan_table(planned, speed))
@@ -71,14 +73,14 @@ def plan(
     for stage in too_large(planned, device)[:1]:
         needed = f"{stage.cost.memory / 2**30:,.0f} GiB on each of {stage.cost.ranks} devices"
         typer.echo(f"does not fit: {stage.stage} needs {needed}. {HELP}")
-    for need in needs(run):
+    for need in needs(run, sizes):
         typer.echo(_told(need))
     typer.echo("(hours from rates measured on one H200; assumes that an A100 reaches the same share of its peak)")
     typer.echo(_layout(prove_small(run)))
     if missing:
         typer.echo(f"still missing: {', '.join(f'{path} ({key})' for key, path in missing.items())}")
     if planned.assumed:
-        typer.echo(f"assumed until the data has been read: {', '.join(planned.assumed)}")
+        typer.echo(f"assumed until data and model are on this machine: {', '.join(planned.assumed)}")
 
 
 def _layout(proof: "Proof | None") -> str:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from unmdpo.catalog.estimators import BOUND
 from unmdpo.errors import UserError, did_you_mean
 from unmdpo.experiments.measures import (
     Measure,
@@ -40,13 +41,10 @@ class Experiment:
     knobs: Mapping[str, Any] = field(default_factory=dict)  # of all its worlds
 
 
-_ESTIMATORS = {"pooled": "pooled head (the paper's)", "ridge": "ridge", "auto": "auto"}
-_COMPARED = (
-    "scales={" + ", ".join(f"{name}: {{estimator: {name}}}" for name in _ESTIMATORS) + "}",
-    "policies={dpo: {objective: dpo}}",
-)
-_SCALES = "scales={seq: {estimator: pooled}, ln: {estimator: pooled, length_normalized: true}}"
 _DPO = "policies={dpo: {objective: dpo}}"
+_ESTIMATORS = {"pooled": "pooled head (the paper's)", "ridge": "ridge", "auto": "auto"}
+_COMPARED = ("scales={" + ", ".join(f"{name}: {{estimator: {name}}}" for name in _ESTIMATORS) + "}", _DPO)
+_SCALES = "scales={seq: {estimator: pooled}, ln: {estimator: pooled, length_normalized: true}}"
 _CONTROLLED = (
     "scales={seq: {estimator: pooled}, one: {estimator: constant}}",
     "policies={dpo: {objective: dpo}, learned: {objective: unm-wr, scale: seq}, "
@@ -60,7 +58,7 @@ _BESIDE = (
 
 
 # The truth as a scale, under maps of which the paper's is the narrowest: how far apart two prompts' q may be
-_TRUTHS = {"true q*, at most 2 ×": math.log(2) / 2, "4 ×": math.log(4) / 2, "10 ×": math.log(10) / 2}
+_TRUTHS = {"true q*, at most 2 ×": BOUND, "4 ×": math.log(4) / 2, "10 ×": math.log(10) / 2}
 _CEILING = (
     "scales={one: {estimator: constant}, "
     + ", ".join(
@@ -102,7 +100,7 @@ _LEARNED = {
 _WORTH = (
     "scales={one: {estimator: constant}, pooled: {estimator: pooled}, auto: {estimator: auto}, "
     f"pooled4: {{estimator: pooled, settings: {{{_WIDE}}}}}, auto4: {{estimator: auto, settings: {{{_WIDE}}}}}, "
-    f"truth: {{estimator: given, settings: {{path: {{truth}}, bound: {math.log(2) / 2}}}}}, "
+    f"truth: {{estimator: given, settings: {{path: {{truth}}, bound: {BOUND}}}}}, "
     f"truth4: {{estimator: given, settings: {{path: {{truth}}, {_WIDE}}}}}}}",
     "policies={dpo: {objective: dpo}, constant: {objective: unm-wr, scale: one}, "
     + ", ".join(f"{name}: {{objective: unm-wr, scale: {name}}}" for name in _LEARNED)
@@ -112,6 +110,11 @@ _WORTH = (
 
 def _numbers(knob: str, *values: float) -> tuple[Point, ...]:
     return tuple(Point(f"{value:g}", value, {knob: value}) for value in values)
+
+
+def _ceiling(question: str, knob: str, points: tuple[Point, ...]) -> Experiment:
+    """What the truth itself would gain, where noise matters."""
+    return Experiment(question, knob, points, _GAINS, _CEILING, knobs=_NOISY)
 
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -146,13 +149,10 @@ EXPERIMENTS: dict[str, Experiment] = {
         (_SCALES, _DPO),
         until="scale",
     ),
-    "ceiling": Experiment(
+    "ceiling": _ceiling(
         "If q* itself were known, how noisy must comparisons be for it to pay?",
         "typical q*, in units of the reward",
         _numbers("noise", 0.4, 1.2, 3.0, 6.0),
-        _GAINS,
-        _CEILING,
-        knobs=_NOISY,
     ),
     "ceiling-worlds": Experiment(
         "If q* itself were known, in which worlds would it pay, and with which placement of the margin?",
@@ -176,29 +176,20 @@ EXPERIMENTS: dict[str, Experiment] = {
         },
         _BOTH,
     ),
-    "ceiling-spread": Experiment(
+    "ceiling-spread": _ceiling(
         "If q* itself were known, how much must noise differ between prompts for it to pay?",
         "standard deviation of log q*",
         _numbers("noise_spread", 0.0, 0.4, 0.8, 1.2, 1.6),
-        _GAINS,
-        _CEILING,
-        knobs=_NOISY,
     ),
-    "ceiling-pairs": Experiment(
+    "ceiling-pairs": _ceiling(
         "If q* itself were known, does it pay more with more comparisons of each prompt?",
         "comparisons per prompt",
         _numbers("pairs_per_prompt", 1, 2, 4, 8),
-        _GAINS,
-        _CEILING,
-        knobs=_NOISY,
     ),
-    "ceiling-strength": Experiment(
+    "ceiling-strength": _ceiling(
         "If q* itself were known, does it pay more where strengths say more?",
         "how closely strengths follow the annotators' utility",
         _numbers("informativeness", 0.0, 0.5, 1.0),
-        _GAINS,
-        _CEILING,
-        knobs=_NOISY,
     ),
     "worth": Experiment(
         "Where noise matters, how much of what q* would gain does a learned scale reach?",

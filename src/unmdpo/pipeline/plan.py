@@ -1,31 +1,21 @@
-"""Estimates what a run will cost: tokens, FLOPs, memory and time of every stage.
-
-Lengths are exact once the data is encoded. Before that, they are drawn from HelpSteer3's distribution, and the plan
-says so.
-"""
+"""Estimates what a run will cost: tokens, FLOPs, memory and time of every stage."""
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from unmdpo.engine.cost import PEAKS, USABLE, available, matrix_rate, narrow_rate, pair_lengths, peak_rate
+from unmdpo.engine.cost import PEAKS, USABLE, available, matrix_rate, narrow_rate, peak_rate
 from unmdpo.engine.ranks import local_device
 from unmdpo.errors import UserError
-from unmdpo.pipeline.artifacts import PAIRS
 from unmdpo.pipeline.costs import H200_USEFUL, Cost, Estimates, Speed
 from unmdpo.pipeline.run import Run, ranks_of
+from unmdpo.pipeline.sizes import Sizes, sizes_of
 from unmdpo.pipeline.stage import Stage
-from unmdpo.pipeline.stages.data import COMPARISONS_STAGE, ENCODED_STAGE
 from unmdpo.pipeline.stages.passes import PASS_STAGE
 from unmdpo.pipeline.stages.pilots import PILOT_STAGE
 
 MEMORY = {"h200": 141e9, "h100": 80e9, "a100": 80e9}
 MOST_GPUS = (1, 2, 4, 8, 16, 32, 64)  # to try for one model
 CPU_SHARE = 0.1  # of the measured matrix rate
-ASSUMED_PAIRS = 10_000
 PILOTS = (PILOT_STAGE.name, PASS_STAGE.name)
 
 
@@ -66,8 +56,8 @@ def speed_of(device: str) -> Speed:
     return Speed(share * (peak_rate(here) or matrix_rate(here)))
 
 
-def plan(run: Run, device: str = "this") -> Plan:
-    return _planned(run, MEMORY.get(device) or available(local_device()))
+def plan(run: Run, device: str = "this", sizes: Sizes | None = None) -> Plan:
+    return _planned(run, sizes or sizes_of(run), MEMORY.get(device) or available(local_device()))
 
 
 @dataclass(frozen=True)
@@ -85,14 +75,15 @@ class Need:
         return f"{self.device.upper()} ({MEMORY[self.device] / 1e9:.0f} GB)"
 
 
-def needs(run: Run) -> list[Need]:
+def needs(run: Run, sizes: Sizes | None = None) -> list[Need]:
     """For each kind of GPU: how many must share a model for it to fit, and how long the run takes."""
-    return [_need(run, device) for device in MEMORY]
+    sizes = sizes or sizes_of(run)
+    return [_need(run, sizes, device) for device in MEMORY]
 
 
-def _need(run: Run, device: str) -> Need:
+def _need(run: Run, sizes: Sizes, device: str) -> Need:
     for gpus in MOST_GPUS:
-        planned = _planned(run, MEMORY[device], gpus)
+        planned = _planned(run, sizes, MEMORY[device], gpus)
         largest = max(planned.stages, key=lambda stage: stage.cost.memory)
         fits = largest.cost.memory <= USABLE * MEMORY[device]
         if fits:
@@ -107,42 +98,17 @@ def too_large(planned: Plan, device: str) -> list[StageCost]:
     return [stage for stage in planned.stages if not stage.cached and stage.cost.memory > USABLE * memory]
 
 
-def _planned(run: Run, memory: float, gpus: int | None = None) -> Plan:
+def _planned(run: Run, sizes: Sizes, memory: float, gpus: int | None = None) -> Plan:
     """With as many ranks as the recipe says; or with `gpus` for each model that does not fit on one."""
-    lengths, assumed = _lengths(run)
-    official = run.recipe.data.official
-    prompts = min(official.prompts, len(lengths)) if official is not None else len(lengths)
-    estimates = Estimates(lengths, prompts, memory, 1, run.recipe.compute)
+    estimates = Estimates(sizes.lengths, sizes.prompts, memory, 1, run.recipe.compute)
     stages = []
     for name, stage in run.stages.items():
         cost = _cost(stage, replace(estimates, ranks=1 if gpus is not None else ranks_of(run, stage)))
         if gpus is not None and stage.kind.ranked != "never" and cost.memory > USABLE * memory:
             cost = _cost(stage, replace(estimates, ranks=gpus))
         stages.append(StageCost(name, stage.kind.name, run.find(stage) is not None, cost))
-    return Plan(stages, assumed)
+    return Plan(stages, sizes.assumed)
 
 
 def _cost(stage: Stage[Any], estimates: Estimates) -> Cost:
     return Cost() if stage.kind.cost is None else stage.kind.cost(estimates, stage)
-
-
-def _lengths(run: Run) -> tuple[NDArray[np.int32], list[str]]:
-    """(n, 3) lengths of the valid training pairs, and what about them is assumed."""
-    encoded = run.finished.get(ENCODED_STAGE.name)
-    if encoded is not None:
-        return PAIRS.load(encoded).valid_lengths, []
-    data, comparisons = run.recipe.data, run.finished.get(COMPARISONS_STAGE.name)
-    official, assumed = data.official, ["lengths as in HelpSteer3"]
-    if comparisons is not None:
-        count = int(comparisons.manifest["notes"]["comparisons"])
-    elif data.path is None and official is not None:
-        count = official.pairs
-    else:
-        count = ASSUMED_PAIRS
-        assumed = [f"{count:,} comparisons", *assumed]
-    return _drawn(count, data.max_length), assumed
-
-
-@lru_cache(maxsize=4)
-def _drawn(count: int, longest: int) -> NDArray[np.int32]:
-    return np.array(pair_lengths(count, longest), dtype=np.int32)

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-LOG_2 = math.log(2)
-BOUND = LOG_2 / 2  # b: two values in [−b, b] differ by at most log 2, so q ∈ [1/2, 2]
+from unmdpo.catalog.estimators import BOUND
+
+LOG_2 = math.log(2)  # two values in [−b, b] differ by at most this, with the paper's b, so q ∈ [1/2, 2]
 SIGMOID_START = -LOG_2  # σ(−log 2) = 1/3, and 0.5 + 1.5/3 = 1
 
 

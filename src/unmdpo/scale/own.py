@@ -7,7 +7,6 @@ comparisons fit the other half. With one comparison per prompt nothing can be he
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -38,15 +37,15 @@ def own_offsets(raw: Tensor, rows: Rows, losses_of: LossesOf, bound: float) -> O
     place, several = rows.place_in_unit(), torch.bincount(rows.unit, minlength=len(raw)) > 1
     if not several.any():
         return Own(0.0, torch.zeros_like(raw))
-    log_scale = partial(maps.centered_here, bound=bound)
     halves = [rows.select(place % 2 == side) for side in (0, 1)]
     judged = [losses_of(rows.select((place % 2 == side) & several[rows.unit])) for side in (1, 0)]
+    without = [losses(maps.centered_here(raw, bound)) for losses in judged]
 
     def gain(offsets: Sequence[Tensor]) -> float:
         """How much smaller the loss on each half is with offsets from the other."""
         return sum(
-            float((losses(log_scale(raw)) - losses(log_scale(raw + offset))).sum())
-            for losses, offset in zip(judged, offsets, strict=True)
+            float((before - losses(maps.centered_here(raw + offset, bound))).sum())
+            for before, losses, offset in zip(without, judged, offsets, strict=True)
         )
 
     offsets = {spread: [_offsets(raw, losses_of(half), spread, bound) for half in halves] for spread in SPREADS}

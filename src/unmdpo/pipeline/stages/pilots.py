@@ -81,7 +81,7 @@ def out_of_fold(graph: Graph) -> dict[str, Stage[OofSettings]]:
 
 def evidence_in(job: Job[Any]) -> list[Evidence]:
     """The out-of-fold values among a job's inputs, one for each seed of the pilots; none without pilots."""
-    return [job.load(EVIDENCE, name) for name in job.inputs if name.partition("@")[0] == OOF_STAGE.name]
+    return [job.load(EVIDENCE, name) for name, stage in job.stage.inputs.items() if stage.kind is OOF_STAGE]
 
 
 def _out_of_fold(graph: Graph, seed: int | None) -> Stage[OofSettings]:
@@ -143,7 +143,7 @@ def gather_evidence(job: Job[OofSettings]) -> Notes:
         )  # fmt: skip
         return beta * of_pairs.log_ratio, beta_ln * of_pairs.mean_log_ratio
 
-    met = [job.load(MET, name) for name in job.inputs if name.startswith(PASS_STAGE.name)]
+    met = [job.load(MET, name) for name, stage in job.stage.inputs.items() if stage.kind is PASS_STAGE]
     if met:
         values, usable = latest_evidence(met, gaps, valid)
         if not usable.any() or max(int(one.update.max()) for one in met) < FEWEST_UPDATES:
@@ -161,8 +161,8 @@ def gather_evidence(job: Job[OofSettings]) -> Notes:
 def _held_out(job: Job[OofSettings], rows: int) -> Tensor:
     """(n, 2) every comparison's log-probabilities, from the pilot of its fold."""
     logps = torch.full((rows, 2), torch.nan)
-    for name in job.inputs:
-        if name.startswith(PILOT_STAGE.name):
+    for name, stage in job.stage.inputs.items():
+        if stage.kind is PILOT_STAGE:
             part = job.load(HELD_OUT, name)
             logps[part.rows] = part.logps
     return logps
