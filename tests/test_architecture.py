@@ -12,7 +12,7 @@ ROOT = Path(unmdpo.__file__).parent
 TESTS = Path(__file__).parent
 
 # Packages in one layer do not import each other; the order within the ground layer is up to `test_no_circles`.
-GROUND = {"errors", "files", "settings", "placement", "catalog", "adamw", "forks"}
+GROUND = {"errors", "files", "journal", "settings", "placement", "catalog", "adamw", "forks"}
 FLOORS: list[set[str]] = [
     GROUND,
     {"data", "objectives", "scale", "stats"},
@@ -23,13 +23,24 @@ FLOORS: list[set[str]] = [
     {"report", "integrations"},
     {"cli"},
 ]
-LIGHT = {"errors", "files", "forks", "settings", "placement", "catalog", "recipe", "cli"}  # no torch at module level
+LIGHT = {
+    "errors",
+    "files",
+    "journal",
+    "forks",
+    "settings",
+    "placement",
+    "catalog",
+    "recipe",
+    "cli",
+}  # no torch at module level
 HEAVY = {"torch", "transformers", "datasets", "pandas"}
 
 # What each package may use besides the standard library and the layers below.
 LIBRARIES = {
     "errors": set(),
     "files": set(),
+    "journal": set(),
     "forks": set(),
     "settings": {"pydantic", "pydantic_core"},
     "placement": {"torch"},

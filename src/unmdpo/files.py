@@ -10,11 +10,12 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 PARTIAL = ".partial"  # suffix of temporary names
+SEAL = "seal"
 
 
 def sha256(path: Path) -> str:
@@ -51,8 +52,8 @@ def put_in_place(aside: Path, path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Removes a file or folder, if it exists."""
-    if path.is_dir():
+    """Removes a file, folder or link, if it exists."""
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
         with contextlib.suppress(OSError):
@@ -79,8 +80,9 @@ def apply_umask(folder: Path) -> None:
     """Sets permissions by the umask, since some libraries write files that only their owner can read."""
     umask = os.umask(0)
     os.umask(umask)
-    for path in folder.rglob("*"):
-        path.chmod((0o777 if path.is_dir() else 0o666) & ~umask)
+    for path in [folder, *folder.rglob("*")]:
+        if not path.is_symlink():  # whatever it points to is not ours
+            path.chmod((0o777 if path.is_dir() else 0o666) & ~umask)
 
 
 def file_names(folder: Path) -> list[str]:
@@ -90,6 +92,24 @@ def file_names(folder: Path) -> list[str]:
 
 def as_json(value: Any) -> str:
     return json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n"
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with a checksum of itself added."""
+    rest = {name: value for name, value in content.items() if name != SEAL}
+    return rest | {SEAL: hashlib.sha256(as_json(rest).encode()).hexdigest()}
+
+
+def read_sealed(path: Path) -> dict[str, Any] | None:
+    """What `write_json` wrote of something sealed; None if it is missing or anything else. Other disk errors are
+    raised."""
+    try:
+        text = path.read_text("utf-8")
+        content = json.loads(text)
+        intact = isinstance(content, dict) and text == as_json(sealed(content))
+    except (FileNotFoundError, ValueError, RecursionError):  # or it contains values that we never write
+        return None
+    return content if intact else None
 
 
 def write_json(path: Path, value: Any) -> None:

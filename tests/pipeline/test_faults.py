@@ -1,6 +1,7 @@
 """Kills, stops, full and read-only disks, damage, two runs at once. `make soak` does the same for longer."""
 
 import errno
+import json
 import os
 import random
 import re
@@ -158,31 +159,36 @@ def test_a_disk_that_is_full_and_then_has_room(path, undisturbed, tmp_path):
     same_as(undisturbed[0], tmp_path / "kept")
 
 
+ALL_IN_TURN = """
+import json, os
+from typer.testing import CliRunner
+from unmdpo.cli import app
+done = {name: CliRunner().invoke(app, words) for name, words in json.loads(os.environ["GIVEN"]).items()}
+codes, said = ({name: getattr(one, what) for name, one in done.items()} for what in ("exit_code", "output"))
+print(json.dumps([codes, said]))
+"""
+
+
 def test_a_store_that_is_read_only_can_be_looked_at(path, undisturbed, tmp_path):
     """Mounted read-only, if the system lets us: `run` refuses, commands that only read still work."""
     store, html = path.parent / "undisturbed", tmp_path / "page.html"
     commands = {
-        "run": f"run {path}",
-        "verify": f"verify {path}",
-        "report": f"report {path}",
-        "elsewhere": f"report {path} --out {html}",
-        "compare": f"compare {path} dpo unm-wr",
+        "run": ["run", path],
+        "verify": ["verify", path],
+        "report": ["report", path],
+        "elsewhere": ["report", path, "--out", html],
+        "compare": ["compare", path, "dpo", "unm-wr"],
     }
+    given = {name: [*map(str, words), "--store", str(store)] for name, words in commands.items()}
     if shutil.which("unshare") is None:
         pytest.skip("no unshare here")
-    shell = [f"mount --bind {store} {store} && mount -o remount,ro,bind {store} || exit 77"]
-    shell += [
-        f"{sys.executable} -c 'from unmdpo.cli import main; main()' {command} --store {store} "
-        f"> {tmp_path}/{name}.log 2>&1; echo $? >> {tmp_path}/{name}.log"
-        for name, command in commands.items()
-    ]
-    done = subprocess.run(
-        ["unshare", "-rm", "sh", "-c", "\n".join(shell)], check=False, capture_output=True, text=True
-    )
-    if not (tmp_path / "run.log").exists():
+    script = f'mount --bind {store} {store} && mount -o remount,ro,bind {store} && exec $PYTHON -c "$ALL"'
+    environment = os.environ | {"PYTHON": sys.executable, "ALL": ALL_IN_TURN, "GIVEN": json.dumps(given)}
+    command = ["unshare", "-rm", "sh", "-c", script]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+    if not done.stdout:
         pytest.skip(f"no mounts of one's own here: {done.stderr[-200:]}")
-    said = {name: (tmp_path / f"{name}.log").read_text() for name in commands}
-    codes = {name: int(log.split()[-1]) for name, log in said.items()}
+    codes, said = json.loads(done.stdout)
     assert codes == {"run": 2, "verify": 0, "report": 2, "elsewhere": 0, "compare": 0}, said
     assert f"{store}: cannot keep a store here: it is not writable" in said["run"]
     assert re.search(r"report\.html: cannot be written: Read-only file system", said["report"]), said["report"]
@@ -300,15 +306,21 @@ def test_a_half_written_folder_is_not_taken_for_finished(path, undisturbed, tmp_
     same_as(undisturbed[0], store.root)
 
 
-def test_checkpoints_that_were_being_dropped_are_no_obstacle(path, undisturbed, tmp_path):
+def test_what_lies_about_in_work_is_no_part_of_a_result(path, undisturbed, tmp_path):
+    """Left by a kill just before a rename, by an earlier version, or by somebody."""
     store = Store(tmp_path / "store")
-    stages = open_run(load_recipe(str(path)), store).stages
-    for name in ("pilot[0]", "policy[dpo]"):
-        spent = store.root / "work" / stages[name].key / ".checkpoints.spent"
-        spent.mkdir(parents=True)
-        (spent / "half").write_text("of a checkpoint")
+    for stage in open_run(load_recipe(str(path)), store).stages.values():
+        work = store.root / "work" / stage.key
+        for place in ("", "result", "result/model", "state", "state/checkpoints/update-00000001"):
+            (work / place).mkdir(parents=True, exist_ok=True)
+            for name in (".prompts.json.4711.partial", ".summary.json.4711", "notes.txt", "manifest.json"):
+                (work / place / name).write_text("stray")
+        (work / "result" / "link").symlink_to(tmp_path)
+        for name in ("places-0", "answers.jsonl", "batches.jsonl"):
+            (work / "state" / name).write_bytes(b"\xff\x00 no work of ours")
     goes_well(path, store)
     same_as(undisturbed[0], store.root)
+    assert path.exists()  # and nothing was removed behind a link
 
 
 def test_files_have_the_users_umask(path, tmp_path):

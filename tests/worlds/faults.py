@@ -170,7 +170,7 @@ def wait_for_training(folder):
     """Waits until both ranks are training the pilot and its first checkpoint is written."""
     deadline = time.monotonic() + 600
     while time.monotonic() < deadline:
-        if list((folder / "store" / "work").glob("*/checkpoints/*")) and len(ranks_at_work(folder)) == 2:
+        if list((folder / "store" / "work").glob("*/state/checkpoints/*")) and len(ranks_at_work(folder)) == 2:
             return ranks_at_work(folder)
         time.sleep(0.05)
     raise TimeoutError("no checkpoint")

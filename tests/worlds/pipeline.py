@@ -71,7 +71,10 @@ def recipe(folder, **changes):
         },
         "training": {"updates": 2, "batch": 8, "learning_rate": 1e-3, "warmup": 1},
         "pilots": {"folds": 2, "updates": 2},
-        "scales": {"seq": {"estimator": "pooled"}, "ln": {"estimator": "pooled", "length_normalized": True}},
+        "scales": {
+            "seq": {"estimator": "pooled", "settings": {"updates": 15}},
+            "ln": {"estimator": "pooled", "length_normalized": True, "settings": {"updates": 15}},
+        },
         "policies": {
             "dpo": {"objective": "dpo"},
             "unm-wr": {"objective": "unm-wr", "scale": "seq"},

@@ -91,7 +91,7 @@ class Estimates:
     memory: float
     ranks: int
     compute: ComputeSettings
-    _passes: dict[int, float] = field(default_factory=dict)
+    _known: dict[Any, float] = field(default_factory=dict)  # what took long to work out
 
     @property
     def mean_prompt(self) -> float:
@@ -147,12 +147,16 @@ class Estimates:
 
     def _pass(self, shape: PreTrainedModel) -> float:
         """FLOPs of one pass over all pairs. Shapes are cached, so their id is a safe key."""
-        if id(shape) not in self._passes:
-            self._passes[id(shape)] = forward_flops(shape, self.lengths)
-        return self._passes[id(shape)]
+        if id(shape) not in self._known:
+            self._known[id(shape)] = forward_flops(shape, self.lengths)
+        return self._known[id(shape)]
 
     def _training_memory(self, shape: PreTrainedModel, checkpointing: bool, adapter: AdapterSettings | None) -> float:
         """With an adapter, nearly nothing is trained; without one, everything is."""
+        four_bit = adapter is not None and adapter.four_bit
+        key = (id(shape), checkpointing, adapter is None, four_bit, self.ranks, self.memory)
+        if key in self._known:
+            return self._known[key]
         for parameter in shape.parameters():
             parameter.requires_grad_(adapter is None)
         needed = estimate(
@@ -163,8 +167,8 @@ class Estimates:
             world=self.ranks,
             memory=self.memory,
         )
-        packed = 1.4 * parameters(shape) if adapter is not None and adapter.four_bit else 0.0  # bytes that are saved
-        return float(needed.total) - packed
+        packed = 1.4 * parameters(shape) if four_bit else 0.0  # bytes that are saved
+        return self._known.setdefault(key, float(needed.total) - packed)
 
 
 @lru_cache(maxsize=64)

@@ -14,7 +14,7 @@ import torch
 from unmdpo.engine.settings import ComputeSettings, ModelSource
 from unmdpo.errors import OutOfMemory
 from unmdpo.pipeline.artifacts import MODEL, ArtifactFile
-from unmdpo.pipeline.store import Artifact
+from unmdpo.pipeline.store import Artifact, state_of
 from unmdpo.settings import Strict
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Stage(Generic[S]):
 
 @dataclass(frozen=True)
 class Job(Generic[S]):
-    """A stage in progress: its work folder, which survives a crash, and its finished inputs."""
+    """A stage in progress: the folder for its result, which starts empty, and its finished inputs."""
 
     stage: Stage[S]
     folder: Path
@@ -95,6 +95,11 @@ class Job(Generic[S]):
     @property
     def settings(self) -> S:
         return self.stage.settings
+
+    @property
+    def state(self) -> Path:
+        """Survives a crash. What is read from here is checked: it may be damaged, or cut off."""
+        return state_of(self.folder)
 
     def load(self, file: ArtifactFile[T], of: str) -> T:
         """Loads a file of one of the inputs."""

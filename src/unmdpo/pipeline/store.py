@@ -2,7 +2,8 @@
 
 artifacts/KIND/KEY/     finished: files and manifest.json
 quarantine/KIND-KEY/    damaged: detected on reading, and moved out of the way
-work/KEY/               unfinished: what a stage has so far, kept for the next attempt
+work/KEY/result/        unfinished: begun anew by every attempt, so that an artifact holds what one attempt wrote
+work/KEY/state/         what the next attempt goes on from, such as checkpoints; with checksums
 locks/KEY               held while a stage runs; the system releases it if the process dies
 runs/NAME/run.json      which artifacts belong to a run
 proofs/KEY.json         how a model was shown to be scored right on this kind of device
@@ -18,7 +19,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,10 @@ from safetensors import SafetensorError
 
 from unmdpo.engine.training.loop import THROUGHPUT
 from unmdpo.errors import RESUME_HINT, UserError, disk_problem
-from unmdpo.files import apply_umask, as_json, file_names, remove_leftovers, sha256, write_json
+from unmdpo.files import apply_umask, file_names, read_sealed, remove, remove_leftovers, sealed, sha256, write_json
 
 MANIFEST, QUARANTINE = "manifest.json", "quarantine"
+RESULT, STATE = "result", "state"  # of unfinished work
 
 
 @dataclass(frozen=True)
@@ -41,28 +43,19 @@ class Artifact:
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        manifest, _ = self._on_disk()
-        if manifest is None:
+        """What it says, even if it was changed since."""
+        try:
+            manifest = json.loads((self.path / MANIFEST).read_text("utf-8"))
+        except (FileNotFoundError, ValueError, RecursionError):
+            manifest = None
+        if not isinstance(manifest, dict):
             raise self._quarantined(MANIFEST)
         return manifest
-
-    def _on_disk(self) -> tuple[dict[str, Any] | None, str]:
-        """The manifest, or None if it is missing or invalid, and its text. Other disk errors are raised."""
-        try:
-            text = (self.path / MANIFEST).read_text("utf-8")
-            manifest = json.loads(text)
-        except (FileNotFoundError, ValueError):
-            return None, ""
-        return (manifest if isinstance(manifest, dict) else None), text
 
     @property
     def intact(self) -> bool:
         """Whether the manifest is exactly what was written."""
-        manifest, text = self._on_disk()
-        try:
-            return manifest is not None and text == as_json(sealed(manifest))
-        except ValueError:  # it contains values that we never write
-            return False
+        return read_sealed(self.path / MANIFEST) is not None
 
     @property
     def digest(self) -> str:
@@ -188,14 +181,13 @@ class Store:
         _, _, key = place.rpartition("/")
         with self._lock(key):
             existing = self.find(place)
-            if existing is not None:
-                return existing
             folder, target = self.work_folder(place), self.root / "artifacts" / place
-            folder.mkdir(exist_ok=True)
-            (folder / MANIFEST).unlink(missing_ok=True)  # from an attempt that ended just before the rename
-            remove_leftovers(folder)
+            if existing is not None:
+                shutil.rmtree(folder.parent, ignore_errors=True)  # of an attempt that ended just after the rename
+                return existing
             started, began = time.time(), time.monotonic()
             try:
+                _begin_anew(folder)
                 notes = work(folder)
                 manifest = dict(describe) | {
                     "notes": dict(notes),
@@ -212,6 +204,7 @@ class Store:
                 shutil.rmtree(target, ignore_errors=True)  # a leftover without a manifest
                 target.parent.mkdir(parents=True, exist_ok=True)
                 folder.rename(target)
+                shutil.rmtree(folder.parent, ignore_errors=True)
             except OSError as error:
                 raise UserError(disk_problem(error, folder)) from error
             except SafetensorError as error:
@@ -219,25 +212,37 @@ class Store:
                     raise
                 raise UserError(f"{folder}: {error}; {RESUME_HINT}") from error
             finally:
-                with contextlib.suppress(OSError):
-                    folder.rmdir()  # only if empty; unfinished work is kept for the next attempt
+                for place_of_work in (folder, folder.parent):
+                    with contextlib.suppress(OSError):
+                        place_of_work.rmdir()  # only if empty; unfinished work is kept for the next attempt
             return Artifact(target)
 
     def work_folder(self, place: str) -> Path:
         """The folder where the artifact for this place is created."""
-        return self.root / "work" / place.rpartition("/")[2]
+        return self.root / "work" / place.rpartition("/")[2] / RESULT
 
     def _lock(self, key: str) -> FileLock:
         self.prepare()
         return FileLock(self.root / "locks" / key)
 
 
-def sealed(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """The manifest with a checksum of its content added."""
-    content = {name: value for name, value in manifest.items() if name != "seal"}
-    return content | {"seal": hashlib.sha256(as_json(content).encode()).hexdigest()}
+def state_of(folder: Path) -> Path:
+    """Beside the folder of an attempt, what the next attempt goes on from."""
+    return folder.parent / STATE
 
 
+def _begin_anew(folder: Path) -> None:
+    """An empty folder for an attempt; of earlier ones, only the state is left."""
+    folder.parent.mkdir(exist_ok=True)
+    for other in folder.parent.iterdir():
+        if other != state_of(folder):
+            remove(other)
+    remove_leftovers(state_of(folder))
+    folder.mkdir()
+
+
+@cache
 def versions() -> dict[str, str]:
-    packages = {name: metadata.version(name) for name in ("unmdpo", "torch", "transformers", "numpy")}
+    """Of everything that may change a result."""
+    packages = {name: metadata.version(name) for name in ("unmdpo", "torch", "transformers", "tokenizers", "numpy")}
     return packages | {"python": platform.python_version(), "machine": platform.machine()}

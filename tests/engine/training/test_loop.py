@@ -1,6 +1,7 @@
 """Whole runs in a folder: the same bytes after any interruption, the same numbers in every sink."""
 
 import json
+import os
 import time
 from dataclasses import replace
 
@@ -12,8 +13,9 @@ from unmdpo.engine.pairs.score import score
 from unmdpo.engine.training.checkpoint import checkpoints
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.loop import LoopSettings, Validation, train
-from unmdpo.engine.training.metrics import JsonLines, Progress, TensorBoard, WeightsAndBiases, clock, roughly
+from unmdpo.engine.training.metrics import Progress, TensorBoard, WeightsAndBiases, clock, roughly
 from unmdpo.engine.training.schedule import batch_of
+from unmdpo.errors import UnmdpoWarning
 from unmdpo.scale import JointScale, Units
 
 EVERY_UPDATE = LoopSettings(checkpoint_updates=1)
@@ -57,8 +59,74 @@ def test_killed_after_any_update_the_end_is_the_same(tmp_path, objective, scale,
             files = [ours] if ours.is_file() else sorted(p for p in ours.rglob("*") if p.is_file())
             assert files
             for path in files:
+                if path.name in ("throughput.jsonl", "checkpoint.json"):
+                    continue  # how fast it went, and its checksum
                 twin = theirs if ours.is_file() else theirs / path.relative_to(ours)
                 assert path.read_bytes() == twin.read_bytes(), path
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+HARM = {
+    "a flipped bit": flip,
+    "cut off": cut,
+    "empty": lambda path: path.write_bytes(b""),
+    "gone": lambda path: path.unlink(),
+    "a folder": lambda path: (path.unlink(), path.mkdir()),
+    "something else": lambda path: path.write_text("[]"),
+}
+FILES = ["model/whole.safetensors", "optimizer/whole.safetensors", "objective.safetensors", "checkpoint.json"]
+
+
+@pytest.mark.parametrize("file", [*FILES, "metrics.jsonl"])
+@pytest.mark.parametrize("harm", HARM.values(), ids=HARM)
+def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_taken(tmp_path, harm, file):
+    whole, resumed = trainer("gamma-po"), trainer("gamma-po")
+    train(whole, tmp_path / "whole", EVERY_UPDATE)
+    folder = tmp_path / "killed"
+    with pytest.raises(Killed):
+        train(trainer("gamma-po"), folder, EVERY_UPDATE, sinks=[KillAfter(4)])
+    newest = checkpoints(folder / "checkpoints")[-1]
+    harm(newest / file)
+    (folder / "metrics.jsonl").write_text("not even a line")  # what a crash left there is not read
+    if (newest / "checkpoint.json").is_file():
+        with pytest.warns(UnmdpoWarning, match="is not used: .*goes on from the one before"):
+            train(resumed, folder, EVERY_UPDATE)
+    else:
+        train(resumed, folder, EVERY_UPDATE)  # it is no checkpoint anymore
+    assert same(weights(resumed), weights(whole))
+    assert (folder / "metrics.jsonl").read_bytes() == (tmp_path / "whole" / "metrics.jsonl").read_bytes()
+
+
+def test_all_checkpoints_damaged_means_from_the_beginning(tmp_path):
+    whole, resumed = trainer(), trainer()
+    train(whole, tmp_path / "whole", EVERY_UPDATE)
+    with pytest.raises(Killed):
+        train(trainer(), tmp_path / "killed", EVERY_UPDATE, sinks=[KillAfter(4)])
+    for path in checkpoints(tmp_path / "killed" / "checkpoints"):
+        (path / "stray.safetensors").write_bytes(b"added by nobody")
+    with pytest.warns(UnmdpoWarning, match=r"stray\.safetensors is not what was written"):
+        train(resumed, tmp_path / "killed", EVERY_UPDATE)
+    assert same(weights(resumed), weights(whole))
+    assert len(lines(tmp_path / "killed")) == len(lines(tmp_path / "whole"))
+
+
+def test_checkpoints_can_be_read_by_the_group(tmp_path):
+    before = os.umask(0o027)
+    try:
+        train(trainer(), tmp_path)
+    finally:
+        os.umask(before)
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "checkpoints").rglob("*") if path.is_file()}
+    assert modes == {0o640}
 
 
 def test_what_was_met_survives_an_interruption(tmp_path):
@@ -136,15 +204,6 @@ def test_validation_loss_of_an_untrained_policy_is_log_two():
 
 
 # --- Sinks ----------------------------------------------------------------------------------------
-
-
-def test_a_cut_off_last_line_is_dropped(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"update": 0, "loss": 1.0}\n{"update": 1, "loss": 0.5}\n{"update": 2, "lo')
-    sink = JsonLines(path, from_update=1)
-    sink.log(1, {"loss": 0.75})
-    sink.close()
-    assert lines(tmp_path) == [{"update": 0, "loss": 1.0}, {"update": 1, "loss": 0.75}]
 
 
 def test_progress_says_what_people_ask_for():

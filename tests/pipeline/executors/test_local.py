@@ -2,6 +2,7 @@
 
 import io
 import json
+import pydoc
 import subprocess
 import sys
 
@@ -57,6 +58,34 @@ def test_a_stopped_run_goes_on_and_gives_the_same_bytes(done, folder, tmp_path, 
         assert {k: v for k, v in ours.items() if k not in skipped} == {
             k: v for k, v in theirs.items() if k not in skipped
         }, name
+
+
+@pytest.mark.parametrize(
+    ("stage", "pattern", "target"),
+    [
+        ("generation[dpo,one]", "batches.jsonl", "unmdpo.pipeline.stages.answers.Journal.add"),
+        ("features", "places-*", "unmdpo.pipeline.stages.reference._keep"),
+    ],
+)
+def test_half_made_work_that_was_damaged_is_made_again(done, folder, tmp_path, monkeypatch, stage, pattern, target):
+    made, calls, store = pydoc.locate(target), [], Store(tmp_path / "store")
+
+    def stopping(*arguments):
+        made(*arguments)
+        calls.append(1)
+        if len(calls) == 2 or stage == "features":
+            raise Stop
+
+    with monkeypatch.context() as patched:
+        patched.setattr(target, stopping)
+        with pytest.raises(Stop):
+            execute(open_run(recipe(folder), store), until=stage)
+    (path,) = (store.root / "work" / done.stages[stage].key / "state").glob(pattern)
+    data = path.read_bytes()
+    place = data.rfind(b'"text": "') + 12 if pattern.endswith("jsonl") else len(data) - 8
+    path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+    finished = execute(open_run(recipe(folder), store), until=stage)
+    assert finished.artifact(stage).digest == done.artifact(stage).digest
 
 
 def test_two_jobs_give_what_one_gives(done, folder, tmp_path):

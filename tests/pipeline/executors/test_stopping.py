@@ -47,7 +47,7 @@ def test_a_stopped_run_keeps_its_update_and_goes_on(tmp_path, number, jobs):
     command = [*COMMAND, str(path), "--store", str(store), "--until", "policy[dpo]", "--jobs", jobs]
     started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     place = open_run(described, Store(store)).stages["policy[dpo]"].key
-    metrics = store / "work" / place / "metrics.jsonl"
+    metrics = store / "work" / place / "result" / "metrics.jsonl"
     deadline = time.monotonic() + 600
     while not (metrics.exists() and metrics.read_text().count("\n") >= 3):
         assert started.poll() is None, started.stderr.read()
@@ -59,7 +59,7 @@ def test_a_stopped_run_keeps_its_update_and_goes_on(tmp_path, number, jobs):
     assert "the same command continues from there" in said
     assert "Traceback" not in said
     written = metrics.read_text().count("\n")
-    (newest,) = (store / "work" / place / "checkpoints").glob("*")
+    (newest,) = (store / "work" / place / "state" / "checkpoints").glob("*")
     assert int(re.search(r"\d+", newest.name).group()) == written  # nothing was lost
     finished = execute(open_run(described, Store(store)), until="policy[dpo]")
     undisturbed = execute(open_run(described, Store(tmp_path / "other")), until="policy[dpo]")

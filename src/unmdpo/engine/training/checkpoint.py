@@ -1,12 +1,15 @@
 """Checkpoints that are written atomically and resume exactly. Nothing is pickled.
 
 A single process writes plain safetensors. Several ranks write a PyTorch distributed checkpoint in safetensors files,
-each rank its own shards. Any number of ranks can read back either kind.
+each rank its own shards. Any number of ranks can read back either kind. Every file has a checksum: what was damaged is
+never trained on.
 """
 
 import json
 import shutil
 import warnings
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +20,27 @@ from torch import Tensor
 from unmdpo.engine.ranks import Ranks
 from unmdpo.engine.training.optimizer import moments, restore, steps
 from unmdpo.engine.training.trainer import Trainer
-from unmdpo.errors import UserError
-from unmdpo.files import put_in_place, remove, sync, temporary
+from unmdpo.errors import UnmdpoWarning, UserError
+from unmdpo.files import (
+    apply_umask,
+    file_names,
+    put_in_place,
+    read_sealed,
+    remove,
+    sealed,
+    sha256,
+    sync,
+    temporary,
+    write_json,
+)
 from unmdpo.objectives import AdaptiveObjective
 
 DESCRIPTION = "checkpoint.json"
 
 
-def save_checkpoint(trainer: Trainer, folder: Path, *, keep: int = 2) -> Path:
-    """Writes `folder/update-N` under a temporary name and renames it; only the last `keep` checkpoints are kept."""
+def save_checkpoint(trainer: Trainer, folder: Path, *, keep: int = 2, logs: Sequence[Path] = ()) -> Path:
+    """Writes `folder/update-N` under a temporary name and renames it; only the last `keep` checkpoints are kept.
+    `logs` are files that a resumed run continues: they are saved as they are now."""
     target, ranks = folder / f"update-{trainer.update:08d}", trainer.ranks
     aside = temporary(target)
     try:
@@ -39,7 +54,10 @@ def save_checkpoint(trainer: Trainer, folder: Path, *, keep: int = 2) -> Path:
         if ranks.first:
             for part, tensors in _small_parts(trainer).items():
                 save_file(tensors, aside / f"{part}.safetensors")
-            (aside / DESCRIPTION).write_text(json.dumps(_describe(trainer), indent=2) + "\n", "utf-8")
+            for log in logs:
+                shutil.copyfile(log, aside / log.name)
+            apply_umask(aside)
+            write_json(aside / DESCRIPTION, sealed(_describe(trainer) | {"files": _checksums(aside)}))
             sync(aside)
             put_in_place(aside, target)
             for old in checkpoints(folder)[:-keep]:
@@ -55,6 +73,39 @@ def save_checkpoint(trainer: Trainer, folder: Path, *, keep: int = 2) -> Path:
 def checkpoints(folder: Path) -> list[Path]:
     """Complete checkpoints, oldest first."""
     return sorted(path for path in folder.glob("update-*") if (path / DESCRIPTION).is_file())
+
+
+def newest_intact(folder: Path) -> Path | None:
+    """The last checkpoint whose files are all as they were written. Later ones that are damaged are set aside."""
+    for path in reversed(checkpoints(folder)):
+        problem = _damage(path)
+        if problem is None:
+            return path
+        aside = path.with_name(f"damaged-{path.name}")
+        remove(aside)
+        path.rename(aside)
+        told = f"the checkpoint {path} is not used: {problem}; training goes on from the one before, or the beginning"
+        warnings.warn(told, UnmdpoWarning, stacklevel=2)
+    return None
+
+
+def _damage(path: Path) -> str | None:
+    described = read_sealed(path / DESCRIPTION)
+    if described is None or "files" not in described:
+        return f"{DESCRIPTION} is damaged, or from a version that kept no checksums"
+    try:
+        found = _checksums(path)
+    except OSError as error:
+        return f"{error.filename} cannot be read ({error.strerror})"
+    wrong = sorted(name for name in {*found, *described["files"]} if found.get(name) != described["files"].get(name))
+    return f"{wrong[0]} is not what was written" if wrong else None
+
+
+def _checksums(folder: Path) -> dict[str, str]:
+    """Of all files but the description. Hashing is as fast as the disk, and large files are hashed side by side."""
+    names = [name for name in file_names(folder) if name != DESCRIPTION]
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(names, pool.map(lambda name: sha256(folder / name), names), strict=True))
 
 
 def load_checkpoint(trainer: Trainer, path: Path) -> None:

@@ -2,10 +2,11 @@
 
 folder/metrics.jsonl      what training did: the same bytes whether or not it was interrupted
 folder/throughput.jsonl   how fast it went
-folder/checkpoints/       the last few, including the final one
+folder/checkpoints/       the last few, including the final one, each with both logs up to it; or in a folder apart
 """
 
 import contextlib
+import shutil
 import signal
 import threading
 import time
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from unmdpo.engine.cost import forward_flops, peak_rate, training_passes
 from unmdpo.engine.pairs.score import score
-from unmdpo.engine.training.checkpoint import checkpoints, load_checkpoint, save_checkpoint
+from unmdpo.engine.training.checkpoint import load_checkpoint, newest_intact, save_checkpoint
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.metrics import JsonLines, Sink, batch_metrics
 from unmdpo.engine.training.trainer import Trainer
@@ -28,7 +29,7 @@ from unmdpo.errors import Stopped
 from unmdpo.objectives import AdaptiveObjective
 from unmdpo.scale import Units
 
-METRICS, THROUGHPUT = "metrics.jsonl", "throughput.jsonl"
+LOGS = METRICS, THROUGHPUT = "metrics.jsonl", "throughput.jsonl"
 
 
 @dataclass(frozen=True)
@@ -44,15 +45,16 @@ def train(
     folder: Path,
     settings: LoopSettings | None = None,
     *,
+    saved: Path | None = None,
     validation: "Validation | None" = None,
     sinks: Sequence[Sink] = (),
 ) -> Path | None:
     """Trains to the end of the budget, resuming from the last checkpoint if any; returns the newest checkpoint."""
-    settings, saved = settings or LoopSettings(), folder / "checkpoints"
-    newest = next(reversed(checkpoints(saved)), None)
+    settings, saved = settings or LoopSettings(), saved or folder / "checkpoints"
+    newest = trainer.ranks.share(newest_intact(saved) if trainer.ranks.first else None)
     if newest is not None:
         load_checkpoint(trainer, newest)
-    log, timer = Log(trainer, folder, sinks), Timer(trainer.compute.checkpoint_minutes)
+    log, timer = Log(trainer, folder, sinks, newest), Timer(trainer.compute.checkpoint_minutes)
     with StopRequests() as stop, contextlib.closing(log):
         while trainer.update < trainer.updates:
             started = time.perf_counter()
@@ -66,7 +68,7 @@ def train(
             timely |= last and trainer.ranks.agree(timer.minutes >= settings.worth_minutes, trainer.device)
             stopping = trainer.ranks.agree(stop.asked is not None, trainer.device)
             if timely or stopping or _due(trainer.update, settings.checkpoint_updates):
-                newest = save_checkpoint(trainer, saved, keep=settings.keep)
+                newest = save_checkpoint(trainer, saved, keep=settings.keep, logs=[folder / name for name in LOGS])
                 timer = Timer(trainer.compute.checkpoint_minutes)
             if stopping:
                 raise Stopped(stop.asked or signal.SIGTERM)
@@ -129,11 +131,17 @@ class Timer:
 class Log:
     """Writes metrics and throughput to files and sinks, on the first rank only."""
 
-    def __init__(self, trainer: Trainer, folder: Path, sinks: Sequence[Sink]) -> None:
+    def __init__(self, trainer: Trainer, folder: Path, sinks: Sequence[Sink], resumed: Path | None) -> None:
+        """After a checkpoint, logs continue as they were then."""
         self._silent = not trainer.ranks.first
         if self._silent:
             return
-        self._metrics, self._pace = (JsonLines(folder / name, trainer.update) for name in (METRICS, THROUGHPUT))
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in LOGS:
+            (folder / name).unlink(missing_ok=True)
+            if resumed is not None:
+                shutil.copyfile(resumed / name, folder / name)
+        self._metrics, self._pace = (JsonLines(folder / name) for name in LOGS)
         self._sinks, self._tokens = sinks, trainer.num_tokens
         lengths = trainer.data.pairs.valid_lengths
         passes = training_passes(trainer.model, trainer.rule.adaptive)

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from unmdpo.catalog.objectives import MarginSettings, Objective
 from unmdpo.errors import UserError
-from unmdpo.files import read_lines, write_lines
 from unmdpo.objectives import PairLogps
 from unmdpo.placement import StrengthMap
 from unmdpo.settings import Strict
@@ -30,11 +29,9 @@ class Sink(Protocol):
 
 
 class JsonLines:
-    """One line per update. A resumed run first drops the lines after its checkpoint."""
+    """One line per update, after those that are there."""
 
-    def __init__(self, path: Path, from_update: int = 0) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_lines(path, [line for line in read_lines(path) if line["update"] < from_update])
+    def __init__(self, path: Path) -> None:
         self._file = path.open("a", encoding="utf-8")
 
     def log(self, update: int, metrics: Metrics) -> None:

@@ -1,6 +1,6 @@
 """Answers to a panel: from policies on this machine, from a server, or made elsewhere."""
 
-import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +20,7 @@ from unmdpo.engine.ranks import Ranks, local_device
 from unmdpo.engine.settings import ModelSource
 from unmdpo.engine.sharding import open_to_read
 from unmdpo.errors import UserError
-from unmdpo.files import read_lines, write_json, write_lines
+from unmdpo.journal import Journal
 from unmdpo.pipeline.artifacts import GENERATIONS, MODEL, PANEL, Line, Panel
 from unmdpo.pipeline.costs import Cost, Estimates
 from unmdpo.pipeline.graph import Files, Graph
@@ -74,17 +74,16 @@ def answer(job: Job[AnswerSettings]) -> Notes:
     if isinstance(job.settings, ServedSettings):
         return _ask(job, job.settings)
     prompts, source, ranks = job.load(PANEL, "panel"), job.source(job.settings.model), Ranks.current()
-    path, budget = job.folder / BATCHES, job.folder / "budget.json"
-    known = json.loads(budget.read_text("utf-8")) if ranks.first and budget.exists() else None
-    settings = GenerationSettings(max_new_tokens=job.settings.max_new_tokens, token_budget=ranks.share(known))
+    journal = Journal(job.state / BATCHES) if ranks.first else None
+    begun: list[Any] = ranks.share([] if journal is None else journal.values)
+    # with more free memory, batches would be larger now
+    settings = GenerationSettings(
+        max_new_tokens=job.settings.max_new_tokens, token_budget=begun[0]["budget"] if begun else None
+    )
     generator = Generator(_policy(job, source), Encoder.of(source), settings)
-    done: list[list[Line]] = ranks.share(_so_far(path) if ranks.first else [])
-    if ranks.first:
-        write_json(budget, generator.budget)  # free memory, and so the batches, may differ next time
-    notes = _collect(job, generator, prompts, done)
-    if ranks.first:
-        budget.unlink()
-    return notes
+    if journal is not None and not begun:
+        journal.add({"budget": generator.budget})
+    return _collect(job, generator, prompts, journal, begun[1:])
 
 
 def _ask(job: Job[AnswerSettings], settings: ServedSettings) -> Notes:
@@ -107,7 +106,8 @@ def _ask(job: Job[AnswerSettings], settings: ServedSettings) -> Notes:
 def _ask_at(job: Job[AnswerSettings], server: Endpoint) -> Notes:
     tokenizer = load_tokenizer(job.source(job.settings.model))
     generator = ServedGenerator(server, tokenizer, job.settings.max_new_tokens)
-    return _collect(job, generator, job.load(PANEL, "panel"), _so_far(job.folder / BATCHES))
+    journal = Journal(job.state / BATCHES)
+    return _collect(job, generator, job.load(PANEL, "panel"), journal, journal.values)
 
 
 def _served(job: Job[AnswerSettings]) -> Served:
@@ -126,28 +126,25 @@ def _served(job: Job[AnswerSettings]) -> Served:
     return Served("policy", model, folder, adapter.rank, gpus)
 
 
-def _so_far(path: Path) -> list[list[Line]]:
-    return [line["batch"] for line in read_lines(path)]
-
-
 def _collect(
-    job: Job[AnswerSettings], generator: Generator | ServedGenerator, prompts: Panel, done: list[list[Line]]
+    job: Job[AnswerSettings],
+    generator: Generator | ServedGenerator,
+    prompts: Panel,
+    journal: Journal | None,
+    begun: Sequence[list[Line]],
 ) -> Notes:
-    """Adds the answers that are missing to those that are done, batch by batch, and saves all of them in order."""
-    path, first = job.folder / BATCHES, Ranks.current().first
-    if first:
-        write_lines(path, ({"batch": batch} for batch in done))
+    """Adds the answers that are missing to those that an earlier attempt began with, batch by batch, and saves all of
+    them in order. The first rank keeps the journal."""
+    done = [*begun]
     answered = {response["prompt"] for batch in done for response in batch}
     for batch in generator.generate(prompts.prompts, answered):
         done.append([response.to_dict() for response in batch])
-        if first:
-            with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"batch": done[-1]}, ensure_ascii=False) + "\n")
+        if journal is not None:
+            journal.add(done[-1])
         job.report(f"{sum(map(len, done))}/{len(prompts)} answered")
     ordered = sorted((response for batch in done for response in batch), key=lambda response: int(response["prompt"]))
     rows = [{"prompt_hash": prompts.hashes[response["prompt"]]} | response for response in ordered]
-    if first:
-        path.unlink()
+    if journal is not None:
         job.save(GENERATIONS, rows)
     return {"tokens": sum(row["tokens"] for row in rows), "unfinished": sum(not row["finished"] for row in rows)}
 

@@ -1,7 +1,6 @@
 """Scores of answers."""
 
 import contextlib
-import json
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ from unmdpo.catalog.judges import AnyJudge, kind_of
 from unmdpo.engine.inference.endpoint import PairwiseJudge, Question
 from unmdpo.engine.inference.judges import checked
 from unmdpo.engine.ranks import Ranks
-from unmdpo.files import read_lines, write_lines
+from unmdpo.journal import Journal
 from unmdpo.pipeline.artifacts import GENERATIONS, PANEL, SCORES, Line, Panel
 from unmdpo.pipeline.costs import Cost, Estimates
 from unmdpo.pipeline.graph import Files, Graph
@@ -76,9 +75,8 @@ def _preferences(
 ) -> list[float]:
     """The probability that the judge prefers each response to the baseline's. Resumes where it stopped, since every
     answer may cost money."""
-    against, path = job.load(GENERATIONS, "baseline"), job.folder / "answers.jsonl"
-    known = {row["prompt_hash"]: float(row["score"]) for row in read_lines(path)}
-    write_lines(path, ({"prompt_hash": name, "score": score} for name, score in known.items()))
+    against, journal = job.load(GENERATIONS, "baseline"), Journal(job.state / "answers.jsonl")
+    known: dict[str, float] = dict(journal.values)
     pairs = [
         Question(prompt, name, ours["text"], theirs["text"])
         for prompt, name, ours, theirs in zip(prompts.prompts, prompts.hashes, responses, against, strict=True)
@@ -86,14 +84,12 @@ def _preferences(
     known |= {pair.prompt_hash: 0.5 for pair in pairs if pair.candidate == pair.baseline}
     questions, seed = [pair for pair in pairs if pair.prompt_hash not in known], job.settings.seed
     assert seed is not None
-    with path.open("a", encoding="utf-8") as file, contextlib.closing(judge.answers(questions, seed)) as answers:
+    with contextlib.closing(judge.answers(questions, seed)) as answers:
         for place, score in answers:
             name = questions[place].prompt_hash
             known[name] = score
-            file.write(json.dumps({"prompt_hash": name, "score": score}) + "\n")
-            file.flush()
+            journal.add((name, score))
             job.report(f"{len(known)}/{len(responses)} judged")
-    path.unlink()
     return [known[row["prompt_hash"]] for row in responses]
 
 

@@ -1,8 +1,6 @@
 """Training inside a stage: turns settings into a trained model, resuming from checkpoints."""
 
-import shutil
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -39,22 +37,11 @@ class Trained:
     trainer: Trainer
     adapted: "PeftModel | None"  # the model with its adapter, if it has one
     notes: Notes
-    checkpoints: Path
 
     @property
     def scorer(self) -> PairScorer:
         """With the adapter in place: merging would round it away."""
         return self.trainer.scorer
-
-    def done(self) -> None:
-        """Removes the checkpoints, once all results of the training have been written."""
-        if self.trainer.ranks.first:
-            # renamed first, so half-removed checkpoints are never found under their usual name
-            spent = self.checkpoints.with_name(".checkpoints.spent")
-            shutil.rmtree(spent, ignore_errors=True)  # left by an attempt that ended here
-            if self.checkpoints.exists():
-                self.checkpoints.rename(spent)
-                shutil.rmtree(spent)
 
 
 def train_in(
@@ -76,15 +63,10 @@ def train_in(
     passes = training_passes(scorer.model, adaptive=objective.objective.adaptive)
     flops = passes * forward_flops(scorer.model, data.pairs.valid_lengths)
     trainer = Trainer(ready(scorer), data, objective, settings, job.compute, scale, remember)
-    train(
-        trainer, job.folder, LoopSettings(worth_minutes=WORTH_MINUTES), sinks=[Progress(trainer.updates, job.report)]
-    )
+    settings_of_loop, shown = LoopSettings(worth_minutes=WORTH_MINUTES), Progress(trainer.updates, job.report)
+    train(trainer, job.folder, settings_of_loop, saved=job.state / "checkpoints", sinks=[shown])
     share = trainer.num_tokens / max(1, data.pairs.valid_tokens)
-    notes, checkpoints = (
-        {"tokens": trainer.num_tokens, "flops": flops * share, "proof": proof},
-        job.folder / "checkpoints",
-    )
-    return Trained(trainer, adapted, notes, checkpoints)
+    return Trained(trainer, adapted, {"tokens": trainer.num_tokens, "flops": flops * share, "proof": proof})
 
 
 def open_scorer(

@@ -89,7 +89,6 @@ def train_once(job: Job[PassSettings]) -> Notes:
     if Ranks.current().first:
         back = row_of.argsort()
         job.save(MET, Met(update[back], logps[back]))
-    trained.done()
     return trained.notes | {"scored_at_the_end": len(left)}
 
 

@@ -119,7 +119,6 @@ def train_pilot(job: Job[PilotSettings]) -> Notes:
     logps = score(trained.scorer, _select(pairs, outside), job.compute.token_budget)
     if Ranks.current().first:
         job.save(HELD_OUT, HeldOut(outside, logps))
-    trained.done()
     return trained.notes | {"held_out": len(outside)}
 
 

@@ -113,7 +113,6 @@ def train_policy(job: Job[PolicySettings]) -> Notes:
         beside.finish(trained.trainer, job)
         notes |= beside.scale.diagnostics_
     notes |= _export(trained, choice, frozen, job)
-    trained.done()
     return notes
 
 

@@ -2,6 +2,7 @@
 
 from functools import partial
 from itertools import islice
+from pathlib import Path
 
 import torch
 
@@ -11,7 +12,7 @@ from unmdpo.engine.pairs.score import score
 from unmdpo.engine.ranks import Ranks, local_device
 from unmdpo.engine.settings import AdapterSettings, ModelSource
 from unmdpo.engine.sharding import open_to_read
-from unmdpo.files import replacing
+from unmdpo.files import remove, sha256, temporary
 from unmdpo.pipeline.artifacts import COMPARISONS, EMBEDDED, EMBEDDINGS, PAIRS, PROMPTS, REFERENCE, Embedded
 from unmdpo.pipeline.costs import Cost, Estimates
 from unmdpo.pipeline.graph import Graph
@@ -76,8 +77,7 @@ def embed(job: Job[ModelSettings]) -> Notes:
     source, first = job.source(job.settings.model), Ranks.current().first
     rows = job.load(COMPARISONS, "comparisons")
     index = PromptIndex.of(rows)
-    parts = [EMBEDDED.read(path) for path in sorted(job.folder.glob(f"{EMBEDDED_PARTS}*"))]
-    parts = Ranks.current().share(parts)  # the others may have looked before the first rank cleaned up
+    parts = Ranks.current().share(_begun(job.state) if first else [])
     embedder = open_to_read(source, partial(Embedder, device=local_device()))
     done = {place for part in parts for place in part.places.tolist()}
     batches = embed_prompts(embedder, Encoder.of(source), index.prompts(rows), done)
@@ -85,18 +85,31 @@ def embed(job: Job[ModelSettings]) -> Notes:
         places = torch.tensor([place for members, _ in some for place in members])
         parts.append(Embedded(places, torch.cat([batch for _, batch in some])))
         if first:
-            with replacing(job.folder / f"{EMBEDDED_PARTS}{len(parts) - 1:06d}.safetensors") as aside:
-                EMBEDDED.write(aside, parts[-1])
+            _keep(parts[-1], job.state)
     embeddings = in_order([(part.places.tolist(), part.embeddings) for part in parts], len(index.hashes))
     if first:
         job.save(EMBEDDINGS, embeddings)
         job.save(PROMPTS, index.hashes)
-        for path in [
-            *job.folder.glob(f"{EMBEDDED_PARTS}*"),
-            *job.folder.glob("part-*"),
-        ]:  # and those of an old version
-            path.unlink()
     return {"prompts": len(index.hashes), "dimension": int(embeddings.shape[1])}
+
+
+def _keep(part: Embedded, state: Path) -> None:
+    """Under the name of its checksum, so that what is damaged later is not taken for it."""
+    state.mkdir(exist_ok=True)
+    aside = temporary(state / EMBEDDED_PARTS)
+    EMBEDDED.write(aside, part)
+    aside.replace(state / f"{EMBEDDED_PARTS}{sha256(aside)}")
+
+
+def _begun(state: Path) -> list[Embedded]:
+    """What an earlier attempt embedded, except for what was damaged since."""
+    whole = []
+    for path in sorted(state.glob(f"{EMBEDDED_PARTS}*")):
+        if path.is_file() and path.name == f"{EMBEDDED_PARTS}{sha256(path)}":
+            whole.append(EMBEDDED.read(path))
+        else:
+            remove(path)
+    return whole
 
 
 def _scoring_cost(estimates: Estimates, stage: Stage[ReferenceSettings]) -> Cost:
