@@ -85,6 +85,21 @@ def apply_umask(folder: Path) -> None:
             path.chmod((0o777 if path.is_dir() else 0o666) & ~umask)
 
 
+STORE = {"artifacts", "locks", "runs"}  # folders by which one of our stores is known
+
+
+def files_below(folder: Path) -> list[Path]:
+    """Every file below a folder, sorted; without hidden ones, and without stores of ours, whose files are results."""
+    found = []
+    for parent, folders, names in os.walk(folder):
+        if {*folders} >= STORE:
+            folders.clear()  # and so is not entered
+            continue
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [Path(parent) / name for name in names if not name.startswith(".")]
+    return sorted(path for path in found if path.is_file())
+
+
 def file_names(folder: Path) -> list[str]:
     """Every file below a folder, relative to it, sorted."""
     return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())

@@ -25,6 +25,24 @@ def whole(tmp_path_factory):
     return folder
 
 
+@pytest.mark.parametrize("name", ["../weights.safetensors", "/weights.safetensors", "shards/weights.safetensors"])
+def test_shards_lie_beside_their_index(whole, tmp_path, name):
+    """Whatever lies elsewhere, no checksum has seen."""
+    folder = tmp_path / "model"
+    shutil.copytree(whole, folder)
+    weights = load_file(folder / "model.safetensors")
+    save_file(weights, tmp_path / "weights.safetensors", {"format": "pt"})
+    (folder / "model.safetensors").unlink()
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(weights, name)}))
+    with pytest.raises(UserError, match=f"names '{name}', which is not a file beside it"):
+        load_model(ModelSource(path=str(folder)), device=CPU)
+    for text in ("[]", "{", '{"weight_map": 7}', '{"weight_map": {"a": 1}}'):
+        index.write_text(text)
+        with pytest.raises(UserError, match="this is not an index of shards"):
+            load_model(ModelSource(path=str(folder)), device=CPU)
+
+
 @pytest.fixture
 def changed(whole, tmp_path):
     """Loads a copy of the model whose weights and configuration were changed."""

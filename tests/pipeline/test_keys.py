@@ -1,5 +1,7 @@
 """What is recomputed after a change, and what is not."""
 
+import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,7 @@ from unmdpo.pipeline.artifacts import POLICY_SCALE
 from unmdpo.pipeline.executors import execute
 from unmdpo.pipeline.run import open_run
 from unmdpo.pipeline.store import Store
+from unmdpo.pipeline.view import View
 
 pytestmark = pytest.mark.xdist_group("pipeline")  # they share one small world
 
@@ -130,3 +133,110 @@ def test_a_try_that_ended_before_the_rename_leaves_no_trace(folder, tmp_path, mo
     monkeypatch.setattr(Path, "rename", rename)
     execute(run, until="comparisons")
     assert run.artifact("comparisons").damage() == []
+
+
+# --- Local files ----------------------------------------------------------------------------------
+
+
+def moved(folder, place):
+    """The same world somewhere else."""
+    shutil.copytree(folder / "model", place / "model")
+    shutil.copy(folder / "data.jsonl", place / "data.jsonl")
+    return place
+
+
+def test_the_same_files_elsewhere_are_the_same_input(folder, tmp_path):
+    assert keys(moved(folder, tmp_path)) == keys(folder)
+    (tmp_path / "data.jsonl").rename(tmp_path / "renamed.jsonl")
+    (tmp_path / "model").rename(tmp_path / "the-model")
+    places = {"model": {"path": str(tmp_path / "the-model")}}
+    described = recipe(tmp_path, **places)
+    data = described.data.model_copy(update={"path": str(tmp_path / "renamed.jsonl")})
+    run = open_run(described.model_copy(update={"data": data}), Store(tmp_path / "store"))
+    assert {name: stage.key for name, stage in run.stages.items()} == keys(folder)
+
+
+def test_what_nobody_reads_changes_nothing(folder, tmp_path):
+    moved(folder, tmp_path)
+    for name in ("README.md", "NOTES.md", "events.out", ".gitattributes", "trainer_state.json"):
+        (tmp_path / "model" / name).write_text("words")
+    assert keys(tmp_path) == keys(folder)
+    (tmp_path / "model" / "chat_template.jinja").write_text("another")
+    assert keys(tmp_path) != keys(folder)
+
+
+def test_a_template_counts_by_its_text(folder, tmp_path):
+    for name in ("a.jinja", "b.jinja"):
+        (tmp_path / name).write_text("{{ messages }}")
+    model = {"path": str(folder / "model")}
+    one, two = (keys(folder, model=model | {"template": str(tmp_path / name)}) for name in ("a.jinja", "b.jinja"))
+    assert one == two != keys(folder)
+    (tmp_path / "b.jinja").write_text("{{ messages }}!")
+    assert keys(folder, model=model | {"template": str(tmp_path / "b.jinja")}) != one
+    hub = [keys(folder, model={"path": name, "template": str(tmp_path / "a.jinja")}) for name in ("o/a", "o/b")]
+    assert hub[0]["encoded"] != hub[1]["encoded"]
+
+
+def test_a_store_among_the_data_is_no_data(folder, tmp_path):
+    """Results of earlier runs would be read as more rows."""
+    data = tmp_path / "data"
+    data.mkdir()
+    shutil.copy(folder / "data.jsonl", data / "data.jsonl")
+    described = recipe(folder, data={"path": str(data), "validation": {"fraction": 0.2}})
+    counts = set()
+    for _ in range(3):
+        run = execute(open_run(described, Store(data / "store")), until="comparisons")
+        counts.add((run.artifact("comparisons").manifest["notes"]["read"], run.stages["comparisons"].key))
+    assert len(counts) == 1
+    assert counts.pop()[0] == len((folder / "data.jsonl").read_text().splitlines())
+
+
+def test_a_file_that_changed_under_its_old_date(folder, tmp_path):
+    """Its change time tells; and `verify` does not rely on that either."""
+    path = moved(folder, tmp_path) / "data.jsonl"
+    store = Store(tmp_path / "store")
+    run = execute(open_run(recipe(tmp_path), store), until="comparisons")
+    before, text = path.stat(), path.read_text()
+    path.write_text(text.replace("a", "b", 1))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
+    assert open_run(recipe(tmp_path), store).stages["comparisons"].key != run.stages["comparisons"].key
+    known = json.loads((store.root / "fingerprints.json").read_text())
+    (entry,) = (entry for name, entry in known.items() if name.endswith("data.jsonl"))
+    path.write_text(text)
+    now = path.stat()
+    entry["seen"] = [now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_ino]
+    (store.root / "fingerprints.json").write_text(json.dumps(known))  # as if nothing had told
+    assert open_run(recipe(tmp_path), store).stages["comparisons"].key != run.stages["comparisons"].key
+    again = open_run(recipe(tmp_path), store, rehash=True)
+    assert again.stages["comparisons"].key == run.stages["comparisons"].key
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"x": 1}', "null", "[" * 9999])
+def test_damaged_memories_of_checksums_are_no_obstacle(folder, tmp_path, text):
+    store = Store(tmp_path / "store")
+    store.prepare()
+    (store.root / "fingerprints.json").write_text(text)
+    run = open_run(recipe(folder), store)
+    assert {name: stage.key for name, stage in run.stages.items()} == keys(folder)
+
+
+def test_results_of_other_files_are_kept_and_told_of_once(folder, tmp_path):
+    path, store = moved(folder, tmp_path) / "data.jsonl", Store(tmp_path / "store")
+
+    class Told(View):
+        def __init__(self):
+            self.notes = []
+
+        def noted(self, text):
+            self.notes.append(text)
+
+    views = [Told() for _ in range(4)]
+    execute(open_run(recipe(tmp_path), store), until="comparisons", view=views[0])
+    execute(open_run(recipe(tmp_path), store), until="comparisons", view=views[1])
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))
+    execute(open_run(recipe(tmp_path), store), until="comparisons", view=views[2])
+    execute(open_run(recipe(tmp_path), store), until="comparisons", view=views[3])
+    assert [len(view.notes) for view in views] == [0, 0, 1, 0]
+    assert "they are kept, but not used" in views[2].notes[0]
+    assert len(list((store.root / "artifacts" / "comparisons").iterdir())) == 2

@@ -24,9 +24,10 @@ HELP = (
 def verify(recipe: RecipeArgument, overrides: Overrides = None, store: StoreOption = HERE) -> None:
     """Check every file of a run against its hash, and recompute every reported number."""
     from unmdpo.errors import UserError
+    from unmdpo.pipeline.code import mixed
     from unmdpo.pipeline.verify import verify as check
 
-    run = opened(recipe, overrides, store)
+    run = opened(recipe, overrides, store, rehash=True)
     if not run.finished:
         raise UserError(
             f"nothing of this recipe is in {store}: start it with `unmdpo run`. If it was there before, a data "
@@ -40,6 +41,8 @@ def verify(recipe: RecipeArgument, overrides: Overrides = None, store: StoreOpti
         options = " ".join(f"--force '{stage}'" for stage in damaged[:6])
         advice = f"\nto rebuild them: unmdpo run {recipe} {options}"
         raise UserError(f"{len(problems)} of {len(findings)} checks failed\n" + "\n".join(lines) + advice)
+    for line in mixed(run):
+        typer.echo(f"note: {line}")
     typer.echo(f"{len(findings)} checks, all passed")
 
 

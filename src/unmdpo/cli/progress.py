@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from unmdpo.errors import printable
 from unmdpo.pipeline.view import Lines, View
 
 
@@ -37,6 +38,10 @@ class Board(View):
     made: int = 0
     working: dict[str, tuple[float, str]] = field(default_factory=dict)  # start time, progress
     failures: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def noted(self, text: str) -> None:
+        self.notes.append(text)
 
     def cached(self, stage: str) -> None:
         self.there += 1
@@ -67,7 +72,7 @@ class Board(View):
         parts = [done, *([f"{self.there} reused"] if self.there else []), _seconds(self.began)]
         if self.failures:
             parts.append(f"failed: {', '.join(self.failures)}")
-        return Group(table, Text(", ".join(parts), style="dim"))
+        return Group(*(Text(printable(note)) for note in self.notes), table, Text(", ".join(parts), style="dim"))
 
 
 def _seconds(since: float) -> str:

@@ -23,12 +23,14 @@ class Executor(Enum):
     ray = "ray"
 
 
-def opened(recipe: str, overrides: list[str] | None, store: Path, *, planning: bool = False) -> "Run":
+def opened(
+    recipe: str, overrides: list[str] | None, store: Path, *, planning: bool = False, rehash: bool = False
+) -> "Run":
     from unmdpo.pipeline.run import open_run
     from unmdpo.pipeline.store import Store
     from unmdpo.recipe import load_recipe
 
-    return open_run(load_recipe(recipe, overrides or []), Store(store), planning=planning)
+    return open_run(load_recipe(recipe, overrides or []), Store(store), planning=planning, rehash=rehash)
 
 
 def get_ready(jobs: int | None) -> None:
@@ -62,6 +64,7 @@ def run(
         get_ready(jobs)
     from unmdpo.cli.progress import shown_progress
     from unmdpo.pipeline.accounting import account
+    from unmdpo.pipeline.code import mixed
     from unmdpo.pipeline.executors import execute
     from unmdpo.pipeline.executors.local import default_jobs, most_ranks
     from unmdpo.pipeline.run import open_run
@@ -86,6 +89,8 @@ def run(
     counted = account(run)
     if counted is not None:
         typer.echo(f"data: {counted.line()}")
+    for line in mixed(run):
+        typer.echo(f"note: {line}")
     typer.echo(f"run: {run.folder}", err=True)
 
 

@@ -20,6 +20,7 @@ from unmdpo.data.comparison import Origin
 from unmdpo.data.csvs import read_csv
 from unmdpo.data.rows import Row, kind
 from unmdpo.errors import DataError, UserError
+from unmdpo.files import files_below
 
 BUFFER = 1 << 20
 BESIDE = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}  # about data, not data
@@ -97,13 +98,7 @@ def files_of_no_split(folder: Path) -> list[Path]:
 
 
 def _all_files(folder: Path) -> list[Path]:
-    files = sorted(
-        path
-        for path in folder.rglob("*")
-        if path.is_file()
-        and is_data(path)
-        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    )
+    files = [path for path in files_below(folder) if is_data(path)]
     if any(path.suffix != ".json" for path in files):
         files = [path for path in files if path.suffix != ".json" or not _is_one_object(path)]
     if not files:

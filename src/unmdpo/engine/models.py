@@ -1,6 +1,7 @@
 """Loads models and tokenizers from the Hub, a local folder or a GGUF file."""
 
 import contextlib
+import json
 import re
 import warnings
 from collections.abc import Collection, Iterator
@@ -45,7 +46,7 @@ def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
     with explaining("tokenizer", source):
         tokenizer = AutoTokenizer.from_pretrained(source.path, **source.arguments)
     if source.template is not None:
-        tokenizer.chat_template = _template(source.template)
+        tokenizer.chat_template = read_template(source.template)
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
     return tokenizer
 
@@ -86,6 +87,7 @@ def read_weights(kind: Any, source: ModelSource, **more: Any) -> PreTrainedModel
     """`kind.from_pretrained`, but all weights of the model must come from the files, and all layers of the files be
     used: Transformers draws missing weights at random and goes on. Others that nobody needs, such as another head, are
     told of."""
+    check_shards(Path(source.path))
     with explaining("model", source):
         model, info = kind.from_pretrained(
             source.path, **source.arguments, **more, output_loading_info=True, ignore_mismatched_sizes=True
@@ -111,6 +113,18 @@ def read_weights(kind: Any, source: ModelSource, **more: Any) -> PreTrainedModel
         what = f"'{source.path}': {type(model).__name__} has no place for {_some(unused)}, and does without"
         warnings.warn(what, UnmdpoWarning, stacklevel=2)
     return model
+
+
+def check_shards(folder: Path) -> None:
+    """Shards lie beside their index: files elsewhere are not the model's, and no checksum knows them."""
+    for index in sorted(folder.glob("*.index.json")) if folder.is_dir() else []:
+        try:
+            shards = {*json.loads(index.read_text("utf-8"))["weight_map"].values()}
+            outside = sorted(name for name in shards if Path(name).name != name)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise UserError(f"{index}: this is not an index of shards; download the model again") from error
+        if outside:
+            raise UserError(f"{index} names '{outside[0]}', which is not a file beside it")
 
 
 def _some(names: Collection[str | tuple[Any, ...]]) -> str:
@@ -178,7 +192,8 @@ def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
     return []
 
 
-def _template(template: str) -> str:
+def read_template(template: str) -> str:
+    """A chat template that is given as text, or as the name of a file."""
     if not template.endswith(".jinja"):
         return template
     try:

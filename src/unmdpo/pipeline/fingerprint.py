@@ -1,41 +1,74 @@
-"""Checksums of local files, so a changed file is not mistaken for the one a stage used."""
+"""Checksums of exactly the local files that are read, so a changed file is not mistaken for the one a stage used, and
+nothing is redone because of another file beside it."""
 
 import json
 import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from unmdpo.files import file_names, sha256, write_json
+from unmdpo.data.files import data_files
+from unmdpo.files import files_below, sha256, write_json
 from unmdpo.pipeline.store import Store
+
+# What Transformers may read of a model's folder. Everything else there, such as a model card, changes no result.
+OF_MODELS = {".json", ".safetensors", ".bin", ".model", ".txt", ".tiktoken", ".vocab", ".jinja", ".py", ".gguf"}
+NOT_OF_MODELS = {"trainer_state.json", "training_args.bin", "optimizer.bin", "scheduler.bin", "rng_state.bin"}
+Sums = dict[str, str]  # name → SHA-256
 
 
 class Fingerprints:
-    """File checksums, remembered by path, size and modification time because models are large."""
+    """Remembered for as long as a file's size, times and place on the disk stay the same, because models are large. A
+    file whose content was changed under its old date has another change time. With `anew`, nothing is remembered."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, anew: bool = False) -> None:
         self._file = store.root / "fingerprints.json"
-        try:
-            self._known: dict[str, Any] = json.loads(self._file.read_text("utf-8"))
-        except (OSError, ValueError):
-            self._known = {}
+        self._known: dict[str, Any] = {} if anew else _remembered(self._file)
+        self._changed = False
 
-    def of(self, path: str) -> dict[str, str] | None:
-        """Name → SHA-256 for a local file or a folder's files; None for a name on the Hub."""
+    def of(self, path: str) -> Sums | None:
+        """Of a file, or all files of a folder; None for a name on the Hub."""
+        return self._of(path, files_below)
+
+    def of_data(self, path: str) -> Sums | None:
+        return self._of(path, lambda folder: data_files(folder, None))
+
+    def of_model(self, path: str, gguf_file: str | None = None) -> Sums | None:
+        def is_read(file: Path) -> bool:
+            if file.suffix not in OF_MODELS or file.name in NOT_OF_MODELS:
+                return False
+            return gguf_file is None or file.name == gguf_file or file.suffix == ".json"
+
+        return self._of(path, lambda folder: filter(is_read, files_below(folder)))
+
+    def save(self) -> None:
+        """Remembers what was hashed, unless the store is not there yet or read-only."""
+        folder = self._file.parent
+        if self._changed and folder.is_dir() and os.access(folder, os.W_OK):
+            write_json(self._file, self._known)
+
+    def _of(self, path: str, read: Callable[[Path], Iterable[Path]]) -> Sums | None:
         place = Path(path).expanduser()
         if place.is_file():
             return {place.name: self._checksum(place)}
         if place.is_dir():
-            return {name: self._checksum(place / name) for name in file_names(place)}
+            return {file.relative_to(place).as_posix(): self._checksum(file) for file in read(place)}
         return None
 
     def _checksum(self, path: Path) -> str:
         status, name = path.stat(), str(path.resolve())
-        seen = [status.st_size, status.st_mtime_ns]
+        seen = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
         known = self._known.get(name)
-        if known is None or known["seen"] != seen:
-            self._known[name] = {"seen": seen, "sha256": sha256(path)}
-            folder = self._file.parent
-            if folder.is_dir() and os.access(folder, os.W_OK):  # the store may be read-only
-                write_json(self._file, self._known)
-        digest: str = self._known[name]["sha256"]
-        return digest
+        if not isinstance(known, dict) or known.get("seen") != seen or not isinstance(known.get("sha256"), str):
+            known = self._known[name] = {"seen": seen, "sha256": sha256(path)}
+            self._changed = True
+        return str(known["sha256"])
+
+
+def _remembered(path: Path) -> dict[str, Any]:
+    """Nothing, if the file is missing or damaged."""
+    try:
+        known = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return known if isinstance(known, dict) else {}

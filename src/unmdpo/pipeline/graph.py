@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from unmdpo.engine.models import read_template
 from unmdpo.engine.settings import ModelSource
 from unmdpo.pipeline.fingerprint import Fingerprints
 from unmdpo.pipeline.stage import Kind, PinnedModel, S, Stage
@@ -26,11 +27,13 @@ class Graph:
         return existing
 
     def pinned(self, model: ModelSource) -> PinnedModel:
-        """The model with checksums of the files that affect its output."""
-        files = self.fingerprints.of(model.path)
-        if model.template is not None and model.template.endswith(".jinja"):
-            files = (files or {}) | (self.fingerprints.of(model.template) or {})
-        return PinnedModel(**dict(model), files=files)
+        """The model with checksums of the files that affect its output, and its chat template's text."""
+        template = None if model.template is None else read_template(model.template)
+        files = self.fingerprints.of_model(model.path, model.gguf_file)
+        return PinnedModel(**(dict(model) | {"template": template}), files=files)
 
     def files(self, places: Iterable[str | None]) -> Files:
         return {place: self.fingerprints.of(place) for place in places if place is not None}
+
+    def data_files(self, places: Iterable[str | None]) -> Files:
+        return {place: self.fingerprints.of_data(place) for place in places if place is not None}

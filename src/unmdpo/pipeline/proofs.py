@@ -20,6 +20,7 @@ from unmdpo.engine.ranks import Ranks, device_name, local_device
 from unmdpo.errors import UnmdpoWarning
 from unmdpo.files import write_json
 from unmdpo.pipeline.artifacts import PAIRS
+from unmdpo.pipeline.content import by_content
 from unmdpo.pipeline.costs import meta_model, parameters
 from unmdpo.pipeline.stage import Job, Notes, PinnedModel
 from unmdpo.pipeline.store import versions
@@ -72,7 +73,7 @@ def prove_small(run: "Run") -> Proof | None:
 
 def _key(model: PinnedModel, scorer: PairScorer, pairs: EncodedPairs) -> str:
     described = {
-        "model": model.model_dump(mode="json"),
+        "model": by_content(model.model_dump(mode="json")),
         "class": type(scorer.model).__name__,
         "dtype": str(scorer.model.dtype),
         "quantized": getattr(scorer.model, "hf_quantizer", None) is not None,

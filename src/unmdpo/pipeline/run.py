@@ -1,6 +1,7 @@
 """A recipe's stages in a store: what is finished, its results, and which artifacts belong together."""
 
 import fnmatch
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -191,6 +192,18 @@ class Run:
             raise UserError(f"'{candidate}' is not a policy; {did_you_mean(candidate, [*runs, *single])}")
         return single[candidate]
 
+    @property
+    def superseded(self) -> bool:
+        """Whether the last run of this recipe here had finished stages that are to be made again."""
+        try:
+            stages = json.loads((self.folder / RECORD).read_text("utf-8"))["stages"]
+            former = {name: str(stages[name]["place"]) for name in self.stages if name in stages}
+        except (OSError, ValueError, LookupError, TypeError):
+            return False
+        return any(
+            place != self.stages[name].place and self.store.find(place) is not None for name, place in former.items()
+        )
+
     def record(self) -> None:
         """Writes down which artifacts belong to the run, for people and for `verify`."""
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -258,11 +271,15 @@ def ranks_of(run: Run, stage: Stage[Any]) -> int:
     return compute.ranks_of.get(kind.name, compute.ranks if kind.ranked == "by default" else 1)
 
 
-def open_run(recipe: Recipe, store: Store, *, planning: bool = False) -> Run:
-    """Opens a recipe's run, finished or not. With `planning`, scales borrowed from other runs may be missing."""
+def open_run(recipe: Recipe, store: Store, *, planning: bool = False, rehash: bool = False) -> Run:
+    """Opens a recipe's run, finished or not. With `planning`, scales borrowed from other runs may be missing; with
+    `rehash`, all its input files are read again."""
     borrowed = {
         name: borrowed_scale(store, scale.run, name, planning)
         for name, scale in recipe.scales.items()
         if scale.run is not None
     }
-    return Run(store, recipe, build(recipe, Fingerprints(store), borrowed))
+    fingerprints = Fingerprints(store, anew=rehash)
+    stages = build(recipe, fingerprints, borrowed)
+    fingerprints.save()
+    return Run(store, recipe, stages)

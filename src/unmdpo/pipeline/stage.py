@@ -14,6 +14,7 @@ import torch
 from unmdpo.engine.settings import ComputeSettings, ModelSource
 from unmdpo.errors import OutOfMemory
 from unmdpo.pipeline.artifacts import MODEL, ArtifactFile
+from unmdpo.pipeline.content import by_content
 from unmdpo.pipeline.store import Artifact, state_of
 from unmdpo.settings import Strict
 
@@ -65,11 +66,12 @@ class Stage(Generic[S]):
 
     @cached_property
     def key(self) -> str:
-        """A digest of the settings, the inputs' keys and the code version."""
+        """A digest of the settings, the inputs' keys and the code version. Local files count by what is in them, not
+        by where they lie."""
         described = {
             "kind": self.kind.name,
             "version": self.kind.version,
-            "settings": self.settings.model_dump(mode="json"),
+            "settings": by_content(self.settings.model_dump(mode="json")),
             "inputs": {name: stage.key for name, stage in self.inputs.items()},
         }
         text = json.dumps(described, sort_keys=True, separators=(",", ":"))

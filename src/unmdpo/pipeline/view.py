@@ -10,6 +10,8 @@ from unmdpo.errors import printable
 class View:
     """The silent base class; subclasses override the events they want to show."""
 
+    def noted(self, text: str) -> None: ...
+
     def cached(self, stage: str) -> None: ...
 
     def started(self, stage: str) -> None: ...
@@ -29,6 +31,9 @@ class Lines(View):
     def __init__(self, stream: TextIO | None = None, interval: float = 30.0) -> None:
         self.stream, self.interval, self.began = stream or sys.stderr, interval, time.monotonic()
         self.shown: dict[str, float] = {}
+
+    def noted(self, text: str) -> None:
+        self._print(text)
 
     def started(self, stage: str) -> None:
         self.shown[stage] = time.monotonic()

@@ -35,6 +35,11 @@ def execute(
             for name in run.with_dependents(run.matching(pattern)):
                 run.store.remove(run.stages[name].place)
         run.store.prepare()
+        if run.superseded:
+            view.noted(
+                "this store has results of the recipe that were made from other files, or by an earlier version; they "
+                "are kept, but not used. `unmdpo gc` lists what nothing refers to"
+            )
         run.record()
     ranks.wait()
     missing = ranks.share([name for name in wanted if run.find(run.stages[name]) is None])

@@ -9,6 +9,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from unmdpo.engine.ranks import device_name
 from unmdpo.errors import UserError
+from unmdpo.pipeline.code import code_of
 from unmdpo.pipeline.run import Run, ranks_of
 from unmdpo.pipeline.stage import Job, Stage
 from unmdpo.pipeline.store import Artifact
@@ -40,6 +41,7 @@ def manifest_head(run: Run, stage: Stage[Any], inputs: Mapping[str, Artifact]) -
         "kind": stage.kind.name,
         "name": stage.name,
         "version": stage.kind.version,
+        "code": code_of(stage.kind),
         "key": stage.key,
         "settings": stage.settings.model_dump(mode="json"),
         "device": device_name(),

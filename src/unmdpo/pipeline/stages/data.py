@@ -54,7 +54,7 @@ def comparisons(graph: Graph) -> Stage[ComparisonsSettings]:
     settings = ComparisonsSettings(
         parts=data.parts,
         held_out=data.validation if data.validation.fraction is not None else None,
-        files=graph.files(part.path for part in data.parts.values()),
+        files=graph.data_files(part.path for part in data.parts.values()),
     )
     return graph.stage(COMPARISONS_STAGE, settings, {})
 
@@ -62,7 +62,7 @@ def comparisons(graph: Graph) -> Stage[ComparisonsSettings]:
 def validation(graph: Graph) -> Stage[ValidationSettings]:
     data = graph.recipe.data
     places = [*(part.path for part in data.parts.values()), data.validation.path]
-    settings = ValidationSettings(parts=data.parts, validation=data.validation, files=graph.files(places))
+    settings = ValidationSettings(parts=data.parts, validation=data.validation, files=graph.data_files(places))
     return graph.stage(VALIDATION_STAGE, settings, {})
 
 
