@@ -18,8 +18,8 @@ from transformers import PreTrainedTokenizerFast
 
 from unmdpo.data.comparison import Comparison, Origin
 from unmdpo.data.identity import Message
-from unmdpo.engine.cost import pair_lengths
 from unmdpo.engine.pairs.encode import EncodedPairs, Encoder
+from unmdpo.engine.shapes import pair_lengths
 
 TEMPLATE = (
     "<|bos|>{% for m in messages %}<|start|>{{ m.role }}<|sep|>\n\n{{ m.content | trim }}<|end|>{% endfor %}"

@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.trl_peer import BATCH, speed
-from unmdpo.engine.cost import SHAPES, pair_lengths
+from unmdpo.engine.shapes import SHAPES, pair_lengths
 
 MICRO = 8  # pairs
 IGNORED = -100

@@ -21,7 +21,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.trl_peer import BATCH, UpdateTimes, speed, words_tokenizer
-from unmdpo.engine.cost import SHAPES, pair_lengths
+from unmdpo.engine.shapes import SHAPES, pair_lengths
 
 
 def write_model(folder: Path) -> None:

@@ -27,7 +27,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.trl_peer import BATCH, VARIANTS, UpdateTimes, words_tokenizer
-from unmdpo.engine.cost import SHAPES, pair_lengths
+from unmdpo.engine.shapes import SHAPES, pair_lengths
 
 OFFICIAL_PAIRS, OFFICIAL_UPDATES = 36_299, 150
 SCORED = 1 / 3  # of the cost of training on a pair

@@ -20,7 +20,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, TrainerCallback
 
-from unmdpo.engine.cost import SHAPES, pair_lengths
+from unmdpo.engine.shapes import SHAPES, pair_lengths
 
 BATCH = 128
 VARIANTS: dict[str, dict[str, Any]] = {

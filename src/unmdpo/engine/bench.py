@@ -13,16 +13,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from unmdpo.engine.adapters import add_lora
-from unmdpo.engine.cost import (
-    SHAPES,
-    estimate,
-    forward_flops,
-    matrix_rate,
-    microbatch_tokens,
-    pair_lengths,
-    spare_memory,
-    training_passes,
-)
+from unmdpo.engine.cost import estimate, forward_flops, matrix_rate, microbatch_tokens, spare_memory, training_passes
 from unmdpo.engine.models import compute_dtype, load_model
 from unmdpo.engine.pairs.encode import EncodedPair, EncodedPairs, Tokens
 from unmdpo.engine.pairs.packing import PackedBatch
@@ -38,6 +29,7 @@ from unmdpo.engine.settings import (
     ObjectiveChoice,
     TrainingSettings,
 )
+from unmdpo.engine.shapes import SHAPES, pair_lengths
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.trainer import Trainer
 

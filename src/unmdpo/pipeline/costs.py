@@ -15,7 +15,6 @@ from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from unmdpo.engine.cost import (
-    SHAPES,
     USABLE,
     cached_bytes,
     estimate,
@@ -26,6 +25,7 @@ from unmdpo.engine.cost import (
 )
 from unmdpo.engine.models import body
 from unmdpo.engine.settings import AdapterSettings, ComputeSettings, ModelSource, ObjectiveChoice, TrainingSettings
+from unmdpo.engine.shapes import SHAPES
 from unmdpo.errors import UserError
 
 H200_USEFUL = 446e12  # FLOP/s when training the 1B model, docs/performance.md

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from unmdpo.engine.cost import pair_lengths
 from unmdpo.engine.models import context_length
 from unmdpo.engine.pairs.encode import EncodedPairs, Encoder
+from unmdpo.engine.shapes import pair_lengths
 from unmdpo.pipeline.artifacts import COMPARISONS, PAIRS
 from unmdpo.pipeline.run import Run
 from unmdpo.pipeline.stage import Job, Notes

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from unmdpo.engine.ggufs import read_once
 from unmdpo.engine.models import load_model, load_tokenizer
 from unmdpo.engine.settings import ModelSource
 from unmdpo.pipeline.artifacts import MODEL
@@ -27,8 +28,9 @@ def converted_model(graph: Graph, model: ModelSource, suffix: str = "") -> dict[
 def convert(job: Job[ConvertedSettings]) -> Notes:
     """Saves a GGUF file's weights, dequantized to bfloat16, with its tokenizer and chat template."""
     source, folder = job.settings.model, job.folder / MODEL.name
-    tokenizer = load_tokenizer(source)
-    model = load_model(source, device=torch.device("cpu"), dtype=torch.bfloat16)
+    with read_once():
+        tokenizer = load_tokenizer(source)
+        model = load_model(source, device=torch.device("cpu"), dtype=torch.bfloat16)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return {"parameters": model.num_parameters()}
