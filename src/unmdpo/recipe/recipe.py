@@ -9,8 +9,9 @@ from pydantic import Field, model_validator
 
 from unmdpo.catalog.judges import kind_of
 from unmdpo.catalog.objectives import BETA, INITIAL, OBJECTIVES
-from unmdpo.engine.settings import ComputeSettings, ModelSource, TrainingSettings
+from unmdpo.engine.settings import ComputeSettings, ModelSource, ObjectiveChoice, TrainingSettings
 from unmdpo.errors import UserError
+from unmdpo.recipe.agreement import pilot_settings, scale_beta, scale_settings
 from unmdpo.recipe.seeds import Trained, paired, seeded
 from unmdpo.recipe.settings import (
     DataRecipe,
@@ -91,6 +92,10 @@ class Recipe(Strict):
             scale.check(("scales", name))
         for name, policy in self.policies.items():
             self._check_policy(name, policy)
+        for name in self.scales:
+            scale_settings(self, name)
+            scale_beta(self, name)
+        self._check_settings(ObjectiveChoice(name=pilots, settings=pilot_settings(self)), ("pilots",))
         return self
 
     def _check_policy(self, name: str, policy: PolicyRecipe) -> None:
@@ -105,8 +110,11 @@ class Recipe(Strict):
             raise error_at(key, f"objective '{policy.objective}' needs a scale")
         if not objective.scale and policy.scale is not None:
             raise error_at((*key, "scale"), f"objective '{policy.objective}' does not use a scale")
+        self._check_settings(policy.choice, key)
+
+    def _check_settings(self, choice: ObjectiveChoice, key: tuple[str, ...]) -> None:
         try:
-            policy.choice.resolved  # noqa: B018 - resolving checks the settings
+            choice.resolved  # noqa: B018 - resolving checks the settings
         except UserError as error:
             raise error_at((*key, "settings"), str(error)) from error
 

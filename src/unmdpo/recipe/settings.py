@@ -157,6 +157,9 @@ class PilotsRecipe(DefaultBudget, TrainingOverrides):
     folds: Annotated[int, Field(ge=2)] = 5
     fold_seed: int = FOLD_SEED
     objective: ObjectiveName = "fixed-margin"
+    settings: dict[str, Any] = Field(
+        {}, description="the objective's settings; default: τ and m(k) of the scales that are fitted to the pilots"
+    )
     model: ModelSource | None = Field(None, description="a cheaper model for pilots and the scale's features")
     seeds: Seeds = Field(
         (), description="train all pilots once with each; scales are fitted to the mean of their values"
@@ -191,6 +194,9 @@ class ScaleRecipe(Strict):
     penalty: Nonnegative | None = Field(None, description="λ_q, the weight of (log q)²; default: the estimator's")
     settings: dict[str, Any] = Field(
         {}, description="the estimator's other settings, such as updates, learning_rate, weight_decay, hidden"
+    )
+    beta: Positive | None = Field(
+        None, description="β of the log-ratios that it is fitted to; default: that of the policies that use it"
     )
     run: str | None = Field(None, description="another run to take the fitted scale of the same name from")
 

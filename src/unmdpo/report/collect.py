@@ -13,7 +13,7 @@ from unmdpo.pipeline.artifacts import METRICS, Evidence
 from unmdpo.pipeline.run import Run
 from unmdpo.pipeline.stages.evaluation import judgement_name
 from unmdpo.pipeline.stages.policies import POLICY_STAGE
-from unmdpo.pipeline.stages.scales import SCALE_STAGE
+from unmdpo.pipeline.stages.scales import SCALE_STAGE, residuals
 from unmdpo.scale.check import verdict
 from unmdpo.stats.evaluation import Estimate, rank_correlation
 
@@ -119,8 +119,8 @@ def _scale(run: Run, name: str, truth: Truth | None) -> ScaleFacts:
     residual: list[float] = []
     seeds = run.evidence(name)
     if seeds:
-        evidence = Evidence.mean(seeds).of(run.recipe.scales[name].length_normalized)
-        residual = _means(of_row, strength - evidence.numpy(), len(places))
+        values = residuals(rows, Evidence.mean(seeds), run.stages[SCALE_STAGE.called(name)])
+        residual = _means(of_row, values.numpy(), len(places))
     return ScaleFacts(
         name,
         texts=[as_text(prompt) for prompt in prompts],

@@ -26,6 +26,7 @@ from unmdpo.pipeline.stages.data import comparisons, encoded
 from unmdpo.pipeline.stages.learning import train_in, with_beta
 from unmdpo.pipeline.stages.reference import pilot_model, reference
 from unmdpo.pipeline.units import PromptIndex, strengths
+from unmdpo.recipe.agreement import pilot_settings
 from unmdpo.recipe.seeds import seeded
 from unmdpo.settings import Strict
 from unmdpo.stats.growth import grown, latest
@@ -56,7 +57,7 @@ def _pass(graph: Graph, seed: int | None, backward: bool) -> Stage[PassSettings]
     settings = PassSettings(
         model=graph.pinned(model),
         backward=backward,
-        objective=ObjectiveChoice(name=recipe.pilots.objective),
+        objective=ObjectiveChoice(name=recipe.pilots.objective, settings=pilot_settings(recipe)),
         beta=recipe.beta,
         training=training if seed is None else training.model_copy(update={"seed": seed}),
     )

@@ -27,6 +27,7 @@ from unmdpo.pipeline.stages.learning import check_finite_logps, train_in, with_b
 from unmdpo.pipeline.stages.passes import PASS_STAGE, latest_evidence, passes
 from unmdpo.pipeline.stages.reference import pilot_model, reference
 from unmdpo.pipeline.units import PromptIndex, strengths
+from unmdpo.recipe.agreement import pilot_settings
 from unmdpo.recipe.seeds import seeded
 from unmdpo.settings import Strict
 
@@ -49,7 +50,7 @@ class OofSettings(Strict):
 
 def pilot(graph: Graph, fold: int, seed: int | None) -> Stage[PilotSettings]:
     recipe, (model, suffix) = graph.recipe, pilot_model(graph)
-    pilots, choice = recipe.pilots, ObjectiveChoice(name=recipe.pilots.objective)
+    pilots, choice = recipe.pilots, ObjectiveChoice(name=recipe.pilots.objective, settings=pilot_settings(recipe))
     training = recipe.seeded_training.changed(pilots)
     settings = PilotSettings(
         model=graph.pinned(model),

@@ -16,10 +16,12 @@ from unmdpo.pipeline.artifacts import COMPARISONS, EMBEDDINGS, ESTIMATOR, PROMPT
 from unmdpo.pipeline.graph import Files, Graph
 from unmdpo.pipeline.stage import Job, Kind, Notes, Stage
 from unmdpo.pipeline.stages.data import comparisons
-from unmdpo.pipeline.stages.pilots import evidence_in, out_of_fold
+from unmdpo.pipeline.stages.pilots import OOF_STAGE, evidence_in, out_of_fold
 from unmdpo.pipeline.stages.reference import features
 from unmdpo.pipeline.store import Artifact
 from unmdpo.pipeline.units import UnitNames, pair_hash, strengths, vote_counts
+from unmdpo.placement import StrengthMap
+from unmdpo.recipe.agreement import scale_beta, scale_settings
 from unmdpo.scale import FrozenScale, Rows, Units, make_estimator
 from unmdpo.scale.features import DIMENSION, count_sketch, wide_features
 from unmdpo.scale.pair_features import pair_features
@@ -40,6 +42,7 @@ class EstimatorChoice(Strict):
 class ScaleSettings(Strict):
     estimator: EstimatorChoice
     length_normalized: bool
+    beta: float | None  # of the policies' own; None: as the evidence was gathered
 
 
 class RevisedScaleSettings(ScaleSettings):
@@ -70,7 +73,11 @@ def scale(graph: Graph, name: str) -> Stage[Any]:
         inputs["features"] = features(graph)
     if estimator.pilots:
         inputs |= out_of_fold(graph)
-    settings = ScaleSettings(estimator=estimator_choice(graph, name), length_normalized=spec.length_normalized)
+    settings = ScaleSettings(
+        estimator=estimator_choice(graph, name),
+        length_normalized=spec.length_normalized,
+        beta=scale_beta(graph.recipe, name) if estimator.pilots else None,
+    )
     if estimator.files is not None:
         settings = GivenScaleSettings(**dict(settings), files=graph.files(estimator.files(spec.resolved)))
     elif estimator.revision > 1:
@@ -82,7 +89,7 @@ def estimator_choice(graph: Graph, name: str) -> EstimatorChoice:
     spec, pilots = graph.recipe.scales[name], graph.recipe.pilots
     return EstimatorChoice(
         name=spec.estimator,
-        settings=spec.given,
+        settings=scale_settings(graph.recipe, name),
         unit=spec.resolved.unit,
         folds=pilots.folds,
         fold_seed=pilots.fold_seed,
@@ -160,18 +167,34 @@ def _evidence(rows: Sequence[Comparison], names: UnitNames, job: Job[ScaleSettin
     if not seeds:  # an estimator without pilots
         zeros = torch.zeros(len(rows))
         return Rows(names.of_row, zeros, strengths(rows), votes=vote_counts(rows))
-    return rows_of(rows, names, Evidence.mean(seeds), job.settings.length_normalized)
+    return rows_of(rows, names, Evidence.mean(seeds), job)
 
 
-def rows_of(rows: Sequence[Comparison], names: UnitNames, evidence: Evidence, length_normalized: bool) -> Rows:
+def rows_of(rows: Sequence[Comparison], names: UnitNames, evidence: Evidence, job: Job[ScaleSettings]) -> Rows:
     return Rows(
         unit=names.of_row,
-        evidence=evidence.of(length_normalized),
+        evidence=evidence_with_beta(evidence, job.stage),
         strength=strengths(rows),
         valid=evidence.valid,
         votes=vote_counts(rows),
         lengths=evidence.mean_tokens,
     )
+
+
+def evidence_with_beta(evidence: Evidence, scale: Stage[ScaleSettings]) -> Tensor:
+    """(n,) β·A with the β of the policies that use the scale; it was gathered with the recipe's."""
+    values, beta = evidence.of(scale.settings.length_normalized), scale.settings.beta
+    if beta is None:
+        return values
+    gathered = next(stage.settings.beta for stage in scale.inputs.values() if stage.kind is OOF_STAGE)
+    return values * (beta / (float(evidence.beta_ln) if scale.settings.length_normalized else gathered))
+
+
+def residuals(rows: Sequence[Comparison], evidence: Evidence, scale: Stage[ScaleSettings]) -> Tensor:
+    """(n,) the margin residuals τ·m(k) − β·A that a scale was fitted to."""
+    settings = scale.settings.estimator.settings
+    margin: Tensor = settings["tau"] * StrengthMap(settings["levels"]).of(strengths(rows))
+    return margin - evidence_with_beta(evidence, scale)
 
 
 def scale_of_rows(artifact: Artifact, rows: Sequence[Comparison]) -> Tensor:
