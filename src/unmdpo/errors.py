@@ -1,5 +1,7 @@
 """Errors the user can fix. Each says what is wrong, where, and what to do about it."""
 
+import os
+import signal
 from collections.abc import Iterable
 from difflib import get_close_matches
 from types import FrameType
@@ -55,11 +57,22 @@ class UnmdpoWarning(UserWarning):
 class Stopped(BaseException):
     """A signal asked the program to stop, and work in progress is safely on disk."""
 
-    def __init__(self, signal: int) -> None:
-        super().__init__(signal)
-        self.signal = signal
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.signal = number
 
 
 def stop(number: int, frame: FrameType | None) -> None:
-    """A signal handler that raises, so processes and locks are released on the way out."""
+    """A signal handler that raises, so processes and locks are released on the way out. A second signal does not wait
+    for that."""
+    for each in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(each) is stop:
+            signal.signal(each, _end)
     raise Stopped(number)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """Nothing is waited for; what is finished is kept all the same, and processes that were started end by
+    themselves."""
+    os.write(2, b"stopped at once; finished work is kept, and the same command continues from there\n")
+    os._exit(128 + number)

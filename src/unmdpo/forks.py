@@ -1,4 +1,5 @@
-"""The server that workers are forked from: it has imported everything heavy once, so a new worker starts at once."""
+"""Processes of ours: the server that workers are forked from, which has imported everything heavy once, so that a new
+worker starts at once; and how all of them end with the command that started them."""
 
 import contextlib
 import multiprocessing
@@ -6,7 +7,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from typing import Any
@@ -14,15 +16,40 @@ from typing import Any
 WORKERS = "unmdpo.pipeline.executors.workers"
 # `torch.cuda.is_available()` then asks the driver's monitor: no fork could use a GPU after the driver itself was asked
 HARMLESS = "PYTORCH_NVML_BASED_CUDA_CHECK"
+GRACE = 60.0  # seconds that a process may take to end without the one that started it
 
 
 def fork_server() -> ForkServerContext:
     """The server, started if need be. It imports while the caller goes on."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([WORKERS])
-    with _asking_harmlessly(), _deaf_to_interrupts():
+    with _environment(), _deaf_to_interrupts():
         forkserver.ensure_running()
     return context
+
+
+def end_with_parent() -> None:
+    """Stops this process once the one that started it is gone, however that ended: it would hold a GPU for nobody. The
+    server that it was forked from lives as long as its forks, and tells nothing."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        _stop_after(parent.join)
+
+
+def end_with_input() -> None:
+    """The same for processes that have others in between: whoever started them holds the other end of their standard
+    input, and writes nothing to it."""
+    _stop_after(lambda: sys.stdin.buffer.read())
+
+
+def _stop_after(wait: Callable[[], object]) -> None:
+    def watch() -> None:
+        wait()
+        os.kill(os.getpid(), signal.SIGTERM)  # as if asked: a checkpoint is written
+        time.sleep(GRACE)
+        os._exit(128 + signal.SIGTERM)
+
+    threading.Thread(target=watch, name="unmdpo-watch", daemon=True).start()
 
 
 @contextlib.contextmanager
@@ -41,16 +68,20 @@ def main_hidden() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _asking_harmlessly() -> Iterator[None]:
-    before = os.environ.get(HARMLESS)
-    os.environ[HARMLESS] = "1"
+def _environment() -> Iterator[None]:
+    """Of the server and of Python's tracker of semaphores, which would complain about those of a killed command."""
+    quiet = ",".join([*filter(None, [os.environ.get("PYTHONWARNINGS")]), "ignore:resource_tracker"])
+    changed = {HARMLESS: "1", "PYTHONWARNINGS": quiet}
+    before = {name: os.environ.get(name) for name in changed}
+    os.environ.update(changed)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[HARMLESS]
-        else:
-            os.environ[HARMLESS] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 @contextlib.contextmanager

@@ -5,13 +5,14 @@ with a single label. Its log-probabilities for the two labels give the probabili
 That probability is the score; the baseline itself scores one half.
 """
 
+import contextlib
 import hashlib
 import math
 import os
 import threading
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from unmdpo.catalog.endpoints import Endpoint
@@ -68,23 +69,38 @@ def open_client(settings: Endpoint | EndpointSettings, retries: int = 2) -> "Ope
 
 def as_they_arrive(asked: Sequence[Q], ask: Callable[[Q], A], workers: int) -> Generator[tuple[int, A]]:
     """Asks several at once, and yields each one's index with its answer. After a failure nothing new is asked, but
-    what is under way is still waited for: it may have cost money."""
-    stopped, problem = threading.Event(), None
+    what is under way is still waited for: it may have cost money. Whoever is told to stop waits for nothing, since a
+    server may never answer."""
+    waiting, answers = SimpleQueue[tuple[int, Q]](), SimpleQueue[tuple[int, A] | Exception | None]()
+    for place, one in enumerate(asked):
+        waiting.put((place, one))
+    stopped = threading.Event()
 
-    def unless_stopped(one: Q) -> A | None:
-        return None if stopped.is_set() else ask(one)
-
-    with ThreadPoolExecutor(workers) as pool:
-        waiting = {pool.submit(unless_stopped, one): place for place, one in enumerate(asked)}
-        try:
-            for done in as_completed(waiting):
-                if done.exception() is not None:
-                    problem = problem or done.exception()
+    def work() -> None:
+        with contextlib.suppress(Empty):
+            while not stopped.is_set():
+                place, one = waiting.get_nowait()
+                try:
+                    answers.put((place, ask(one)))
+                except Exception as error:
                     stopped.set()
-                elif (answer := done.result()) is not None:
-                    yield waiting[done], answer
-        finally:
-            stopped.set()
+                    answers.put(error)
+        answers.put(None)
+
+    running, problem = min(workers, len(asked)), None
+    for _ in range(running):
+        threading.Thread(target=work, daemon=True).start()
+    try:
+        while running:
+            answer = answers.get()
+            if answer is None:
+                running -= 1
+            elif isinstance(answer, Exception):
+                problem = problem or answer
+            else:
+                yield answer
+    finally:
+        stopped.set()
     if problem is not None:
         raise problem
 

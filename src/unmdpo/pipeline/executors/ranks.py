@@ -21,6 +21,7 @@ import torch.distributed as dist
 
 from unmdpo.engine.ranks import join, local_device, part
 from unmdpo.errors import OutOfMemory, Stopped, UnmdpoWarning, UserError
+from unmdpo.forks import end_with_input
 from unmdpo.pipeline.executors.making import make_here, manifest_head
 from unmdpo.pipeline.run import Run, open_run, ranks_of
 from unmdpo.pipeline.stage import Job, Stage
@@ -55,7 +56,8 @@ def launch(run: Run, stage: Stage[Any], report: Callable[[str], None]) -> None:
             sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count),
             "-m", "unmdpo.pipeline.executors.ranks", str(recipe), str(run.store.root), stage.name,
         ]  # fmt: skip
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as started:
+        pipe = subprocess.PIPE  # ranks end with their input
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, text=True) as started:
             try:
                 assert started.stdout is not None
                 _listen(started.stdout, report)
@@ -134,6 +136,7 @@ def _warn(message: Warning | str, category: type[Warning], *_: object) -> None:
 
 def main(recipe: str, root: str, name: str) -> None:
     warnings.showwarning = _warn  # type: ignore[assignment]
+    end_with_input()
     run = open_run(Recipe.model_validate_json(Path(recipe).read_text("utf-8")), Store(Path(root)))
     try:
         take_part(run, run.stages[name], _tell)

@@ -24,7 +24,7 @@ import torch
 
 from unmdpo.catalog.code import Code, call_with
 from unmdpo.errors import OutOfMemory, Stopped, UnmdpoWarning, UserError, stop
-from unmdpo.forks import fork_server, main_hidden
+from unmdpo.forks import end_with_parent, fork_server, main_hidden
 from unmdpo.pipeline.executors.making import with_microbatch
 from unmdpo.pipeline.executors.ranks import make
 from unmdpo.pipeline.run import Run, open_run
@@ -133,6 +133,7 @@ class Workers:
 def serve(recipe: str, root: str, threads: int, tasks: Connection, messages: Any) -> None:
     """Runs in the worker: takes its share of the machine, then does stages until it is dismissed."""
     signal.signal(signal.SIGTERM, stop)
+    end_with_parent()
     torch.set_num_threads(threads)
     with contextlib.suppress(EOFError):  # dismissed, or the command is gone
         try:
