@@ -1,7 +1,6 @@
-"""Plans, and artifacts that no run uses."""
+"""Plans."""
 
 import re
-import shutil
 
 import numpy as np
 import pytest
@@ -12,11 +11,10 @@ from unmdpo.cli import app
 from unmdpo.errors import UserError
 from unmdpo.pipeline.costs import Speed
 from unmdpo.pipeline.executors import execute
-from unmdpo.pipeline.garbage import unreferenced
 from unmdpo.pipeline.plan import needs, plan, speed_of
 from unmdpo.pipeline.run import open_run
 from unmdpo.pipeline.sizes import sizes_of
-from unmdpo.pipeline.store import Artifact, Store
+from unmdpo.pipeline.store import Store
 from unmdpo.recipe import load_recipe
 
 pytestmark = pytest.mark.xdist_group("pipeline")  # they share one small world
@@ -111,32 +109,3 @@ def test_a_small_model_on_this_machine_is_proven_when_planned(folder, tmp_path):
     path.write_text(recipe(folder).to_yaml())
     told = CliRunner().invoke(app, ["plan", str(path), "--store", str(tmp_path / "none")])
     assert "the model is scored packed; largest difference to its own:" in told.output
-
-
-def test_what_no_run_refers_to_is_found(folder, tmp_path):
-    store = Store(tmp_path / "store")
-    run = execute(open_run(recipe(folder), store), until="encoded")
-    assert unreferenced(store) == {}
-    shutil.rmtree(run.folder)
-    (store.root / "artifacts" / "comparisons" / ".DS_Store").write_bytes(b"left by a file browser")
-    found = unreferenced(store)
-    assert found.keys() == {run.stages[name].place for name in ("comparisons", "encoded")}
-    assert all(size > 0 for size in found.values())
-    shell = CliRunner()
-    assert "2 artifacts" in shell.invoke(app, ["gc", "--store", str(store.root)]).output
-    assert "removed" in shell.invoke(app, ["gc", "--store", str(store.root), "--delete"]).output
-    assert unreferenced(store) == {}
-
-
-def test_what_is_damaged_and_set_aside_is_found(folder, tmp_path):
-    store, shell = Store(tmp_path / "store"), CliRunner()
-    run = execute(open_run(recipe(folder), store), until="comparisons")
-    damaged = run.store.root / "artifacts" / run.stages["comparisons"].place / "train.parquet"
-    damaged.write_bytes(b"x" + damaged.read_bytes()[1:])
-    with pytest.raises(UserError, match="quarantine"):
-        Artifact(damaged.parent).file(damaged.name)
-    named = shell.invoke(app, ["gc", "--store", str(store.root)]).output
-    assert "quarantine/comparisons-" in named
-    assert "1 artifacts" in named
-    shell.invoke(app, ["gc", "--store", str(store.root), "--delete"])
-    assert [*(store.root / "quarantine").iterdir()] == []

@@ -134,8 +134,8 @@ def gc(
     store: StoreOption = HERE,
     delete: Annotated[bool, typer.Option("--delete", help="Remove them; without it, they are only listed.")] = False,
 ) -> None:
-    """Find artifacts that no run refers to, and damaged ones in quarantine."""
-    from unmdpo.errors import UserError
+    """Find artifacts and unfinished work that no run refers to, and damaged ones in quarantine."""
+    from unmdpo.errors import UserError, printable
     from unmdpo.pipeline.garbage import discard, quarantined, unreferenced
     from unmdpo.pipeline.store import Store
 
@@ -143,10 +143,10 @@ def gc(
         raise UserError(f"{store}: there is no store here")
     kept = Store(store)
     places = unreferenced(kept) | quarantined(kept)
+    if delete:
+        places = {place: places[place] for place in discard(kept, [*places])}
     for place, size in places.items():
-        typer.echo(f"{size / 2**20:10.1f} MiB  {place}")
-        if delete:
-            discard(kept, place)
+        typer.echo(f"{size / 2**20:10.1f} MiB  {printable(place)}")
     what = "removed" if delete else "unused or damaged; remove them with --delete"
     total = sum(places.values()) / 2**20
     typer.echo(f"{len(places)} artifacts, {total:.1f} MiB {what}")

@@ -212,7 +212,8 @@ class Run:
             name: {"place": stage.place, "inputs": {k: s.place for k, s in stage.inputs.items()}}
             for name, stage in self.stages.items()
         }
-        write_json(self.folder / RECORD, {"recipe": self.recipe.digest, "stages": stages})
+        with self.store.records():
+            write_json(self.folder / RECORD, {"recipe": self.recipe.digest, "stages": stages})
 
     def matching(self, pattern: str) -> list[str]:
         """The stages with this name or kind, or matching a pattern such as `policy[*]`."""

@@ -32,7 +32,7 @@ from unmdpo.errors import RESUME_HINT, UserError, disk_problem
 from unmdpo.files import apply_umask, file_names, read_sealed, remove, remove_leftovers, sealed, sha256, write_json
 
 MANIFEST, QUARANTINE = "manifest.json", "quarantine"
-RESULT, STATE = "result", "state"  # of unfinished work
+WORK, RESULT, STATE = "work", "result", "state"  # unfinished work, and its two parts
 
 
 @dataclass(frozen=True)
@@ -165,10 +165,14 @@ class Store:
         path = self.root / "artifacts" / place
         return Artifact(path) if (path / MANIFEST).is_file() else None
 
-    def remove(self, place: str) -> None:
-        """Removes an artifact, finished or not."""
+    def remove(self, place: str, patience: float = -1) -> None:
+        """Removes an artifact, finished or not; of `work/KEY`, only the work on it. Waits for whoever works on it,
+        this many seconds or as long as it takes."""
         kind, _, key = place.rpartition("/")
-        with self._lock(key):
+        with self._lock(key).acquire(patience):
+            if kind == WORK:
+                shutil.rmtree(self.root / WORK / key, ignore_errors=True)
+                return
             (self.root / "artifacts" / place / MANIFEST).unlink(missing_ok=True)  # first: no longer finished
             shutil.rmtree(self.root / "artifacts" / kind / key, ignore_errors=True)
             shutil.rmtree(self.root / "work" / key, ignore_errors=True)
@@ -220,6 +224,10 @@ class Store:
     def work_folder(self, place: str) -> Path:
         """The folder where the artifact for this place is created."""
         return self.root / "work" / place.rpartition("/")[2] / RESULT
+
+    def records(self) -> FileLock:
+        """Held while a run's record is written, and while what no record names is removed."""
+        return self._lock(".records")
 
     def _lock(self, key: str) -> FileLock:
         self.prepare()
