@@ -82,6 +82,11 @@ def test_the_command_gives_the_reference_packages_number(write, tmp_path):
     result = CliRunner().invoke(app, ["alpaca", write(rows), "--gamed", str(table)], env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.output
     assert f"{EXPECTED[0][0]:.2f} ± {EXPECTED[0][1]:.2f}" in result.output
+    assert result.output.split()[-1] == f"{model.astype(int).mean():.0f}"  # mean characters
+    strange = [annotation(generator_2="[bold]m\x1b[2J"), annotation(None, generator_2="[bold]m\x1b[2J")]
+    shown = CliRunner().invoke(app, ["alpaca", write(strange, "strange.jsonl")], env={"COLUMNS": "200"}).output
+    assert "[bold]m\\x1b[2J" in shown
+    assert "1 (1 not judged)" in shown
     missing = CliRunner().invoke(app, ["alpaca", write([annotation(index=5000)]), "--gamed", str(table)])
     assert missing.exit_code == 2
     assert "the difficulty of instructions [5000] is not known" in missing.output

@@ -8,11 +8,21 @@ import pytest
 from tests.worlds.pipeline import problems, recipe
 from unmdpo.files import file_names
 from unmdpo.pipeline.artifacts import SUMMARY
+from unmdpo.pipeline.executors import execute
 from unmdpo.pipeline.run import open_run
 from unmdpo.pipeline.store import Store
 from unmdpo.pipeline.verify import verify
 
 pytestmark = pytest.mark.xdist_group("pipeline")  # they share one small world
+
+
+def test_only_some_policies_may_be_selected(done, folder):
+    """Both ways to say it agree: the summary's and the check's."""
+    among = ["dpo", "ulnm-wr"]
+    evaluation = done.recipe.evaluation.model_copy(update={"selected_among": among})
+    run = execute(open_run(done.recipe.model_copy(update={"evaluation": evaluation}), done.store))
+    assert all(panel["selected"] in (None, *among) for panel in run.summary.values())
+    assert problems(run) == []
 
 
 def test_one_changed_byte_anywhere_is_found(done, folder):

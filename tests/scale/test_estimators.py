@@ -23,6 +23,7 @@ from unmdpo.scale import (
     make_estimator,
     save_scale,
 )
+from unmdpo.scale.entropy import entropy_targets
 
 
 @pytest.fixture(scope="module")
@@ -185,15 +186,16 @@ def test_masked_rows_are_out_of_the_data_but_their_units_stay(learned, name):
     assert not torch.equal(fitted(name, units, rows).q_, estimator.q_)
 
 
-def test_entropy_uses_every_row_with_votes(learned):
-    """It does not use pilots, so their mask does not matter; rows without votes are ignored."""
+def test_entropy_uses_every_row(learned):
+    """It does not use pilots, so their mask does not matter; of rows without votes nothing is known."""
     estimators, units, rows = learned
     masked = replace(rows, valid=rows.unit % 10 != 0)
     assert torch.equal(fitted("entropy", units, masked).q_, estimators["entropy"].q_)
     silent = rows.unit % 10 == 0
     votes = torch.where(silent[:, None], 0, rows.votes)
-    left_out = fitted("entropy", units, replace(rows, votes=votes))
-    assert torch.equal(left_out.q_, fitted("entropy", units, rows.select(~silent)).q_)
+    unknown = fitted("entropy", units, replace(rows, votes=votes))
+    assert not torch.equal(unknown.q_, fitted("entropy", units, rows.select(~silent)).q_)
+    assert entropy_targets(votes)[silent].tolist() == pytest.approx([math.log(2)] * int(silent.sum()), abs=1e-12)
     with pytest.raises(ValueError, match="need votes"):
         fitted("entropy", units, replace(rows, votes=torch.zeros_like(rows.votes)))
 

@@ -79,16 +79,17 @@ def test_domains_are_compared_on_their_own_prompts():
     assert (found["a"].win_rate.value, found["b"].win_rate.value) == (0, 100)
 
 
-def outcome(reward, length):
+def outcome(reward, length, wins=50):
     from unmdpo.stats.evaluation import Estimate
 
-    return Outcome(10, 5, 0, 5, Estimate(50, 40, 60), Estimate(reward, 0, 1), Estimate(length, 1, 1.3), 0.5, 0.5)
+    return Outcome(10, 5, 0, 5, Estimate(wins, 40, 60), Estimate(reward, 0, 1), Estimate(length, 1, 1.3), 0.5, 0.5)
 
 
 def test_the_selection_rule():
     candidates = {"long": outcome(2.0, 1.2), "good": outcome(1.0, 1.15), "fair": outcome(0.5, 1.0)}
     assert select(candidates) == "good"
     assert select({"worse": outcome(-0.1, 1.0)}) is None
+    assert select({"a": outcome(1.0, 1.0, 50), "b": outcome(1.0, 1.0, 60), "c": outcome(1.0, 1.0, 55)}) == "b"
 
 
 def test_policies_that_say_nothing_have_a_length_ratio():

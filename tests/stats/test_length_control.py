@@ -32,6 +32,7 @@ def test_a_model_that_wins_by_length_alone_loses_its_lead():
 def test_unknown_preferences_are_left_out_and_equal_lengths_refused():
     preference, baseline, model, difficulty, gamed = world(1)
     preference[:10] = np.nan
-    assert np.isfinite(length_controlled(preference, baseline, model, difficulty, gamed).win_rate)
+    found = length_controlled(preference, baseline, model, difficulty, gamed)
+    assert found == length_controlled(preference[10:], baseline[10:], model[10:], difficulty[10:], gamed)
     with pytest.raises(ValueError, match="lengths do not differ"):
         length_controlled(preference, baseline, baseline, difficulty, gamed)

@@ -173,7 +173,7 @@ _ROWS = (
     ),
     Estimator(
         "entropy", "from the spread of annotators' votes, without pilots", _code("entropy:EntropyScale"),
-        EntropySettings, pilots=False, own_folds=True,
+        EntropySettings, pilots=False, own_folds=True, revision=2,
     ),
     Estimator(
         "joint", "a head that learns beside the policy, centered over all prompts", _code("beside:JointScale"),
@@ -185,7 +185,7 @@ _ROWS = (
     ),
     Estimator(
         "sigmoid-joint", "the earlier joint head, whose map saturates", _code("beside:SigmoidJointScale"),
-        SigmoidJointSettings, beside=True, follows=POLICY,
+        SigmoidJointSettings, beside=True, follows=(*POLICY, "placement"),
     ),
 )  # fmt: skip
 ESTIMATORS: dict[str, Estimator] = {row.name: row for row in _ROWS}

@@ -12,14 +12,17 @@ def alpaca(
     annotations: Annotated[list[Path], typer.Argument(help="Annotation files, one per model.")],
     gamed: Annotated[Path | None, typer.Option(help="AlpacaEval's df_gamed.csv, needed for length control.")] = None,
 ) -> None:
-    """Show each model's win rate and, with --gamed, its length-controlled win rate."""
+    """Show each model's win rate, mean length and, with --gamed, its length-controlled win rate."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from unmdpo.data.alpaca import read_annotations, read_gamed
+    from unmdpo.errors import printable
     from unmdpo.stats.length_control import GamedBaseline, length_controlled
 
-    table = Table("model", "against", "pairs", "win %", "length-controlled %", box=None, pad_edge=False)
+    columns = ("model", "against", "pairs", "win %", "length-controlled %", "mean characters")
+    table = Table(*columns, box=None, pad_edge=False)
     known = None if gamed is None else read_gamed(gamed)
     for path in annotations:
         judged, controlled = read_annotations(path), ""
@@ -32,7 +35,10 @@ def alpaca(
                 GamedBaseline(known.preference, known.length_difference, known.difficulty),
             )
             controlled = f"{fitted.win_rate:.2f} ± {fitted.standard_error:.2f}"
-        table.add_row(judged.model, judged.baseline, str(len(judged)), f"{judged.win_rate:.2f}", controlled)
+        names = (escape(printable(name)) for name in (judged.model, judged.baseline))
+        failed = len(judged) - judged.count
+        pairs = f"{judged.count}{f' ({failed} not judged)' if failed else ''}"
+        table.add_row(*names, pairs, f"{judged.win_rate:.2f}", controlled, f"{judged.model_length.mean():.0f}")
     Console().print(table)
 
 

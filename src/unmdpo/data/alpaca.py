@@ -33,6 +33,11 @@ class Annotations:
         return len(self.preference)
 
     @property
+    def count(self) -> int:
+        """Answers with a preference; AlpacaEval leaves out the others."""
+        return int(np.isfinite(self.preference).sum())
+
+    @property
     def win_rate(self) -> float:
         return 100 * float(np.nanmean(self.preference))
 

@@ -99,12 +99,15 @@ class _Table:
             yield self._found(what, f"differ for {', '.join(wrong)}" if wrong else "")
 
     def _selection(self) -> Finding:
-        eligible = {
-            policy: outcome["reward_difference"]["value"]
-            for policy, outcome in self.reported["against"][self.baseline].items()
+        evaluation = self.run.recipe.evaluation
+        competing = [] if evaluation is None else evaluation.selected_among
+        ranked = sorted(
+            (outcome["reward_difference"]["value"], outcome["win_rate"]["value"], -place, policy)
+            for place, (policy, outcome) in enumerate(self.reported["against"][self.baseline].items())
             if outcome["reward_difference"]["value"] > 0 and outcome["length_ratio"]["value"] <= LONGEST
-        }
-        best = max(eligible, key=lambda policy: eligible[policy], default=None)
+            if policy in (competing or [policy])
+        )
+        best = ranked[-1][-1] if ranked else None
         return self._found("selection", "" if best == self.reported["selected"] else f"should be {best}")
 
     def _checked(self, what: str, sides: tuple[Judged, Judged], outcome: Reported) -> Finding:

@@ -12,15 +12,9 @@ from unmdpo.catalog.objectives import BETA, INITIAL, OBJECTIVES
 from unmdpo.engine.settings import ComputeSettings, ModelSource, ObjectiveChoice, TrainingSettings
 from unmdpo.errors import UserError
 from unmdpo.recipe.agreement import pilot_settings, scale_beta, scale_settings
+from unmdpo.recipe.evaluation import EvaluationRecipe, PublishedRecipe
 from unmdpo.recipe.seeds import Trained, paired, seeded
-from unmdpo.recipe.settings import (
-    DataRecipe,
-    EvaluationRecipe,
-    PilotsRecipe,
-    PolicyRecipe,
-    PublishedRecipe,
-    ScaleRecipe,
-)
+from unmdpo.recipe.settings import DataRecipe, PilotsRecipe, PolicyRecipe, ScaleRecipe
 from unmdpo.settings import SEED, Name, Positive, Strict, among, error_at, names_only
 
 
@@ -138,6 +132,8 @@ class Recipe(Strict):
         among(self.candidates, baseline, ("evaluation", "baseline"), f"'{baseline}' is not a policy")
         for opponent in self.evaluation.opponents:
             among(self.candidates, opponent, ("evaluation", "opponents"), f"'{opponent}' is not a policy")
+        for policy in self.evaluation.selected_among:
+            among(self.candidates, policy, ("evaluation", "selected_among"), f"'{policy}' is not a policy")
         self._check_seeds(self.evaluation)
         for panel, numbers in self.evaluation.published.items():
             self._check_published(self.evaluation, panel, numbers)

@@ -1,4 +1,4 @@
-"""The parts of a recipe that are defined only here: data, pilots, scales, policies, evaluation.
+"""The parts of a recipe that are defined only here: data, pilots, scales, policies.
 
 Settings of the engine, objectives, estimators, judges and strengths are defined next to their code; here they are only
 put together.
@@ -8,10 +8,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from unmdpo.catalog.endpoints import Endpoint, Vllm
 from unmdpo.catalog.estimators import ESTIMATORS, EstimatorSettings
-from unmdpo.catalog.judges import AnyJudge, JudgeSettings
-from unmdpo.catalog.objectives import INITIAL, OBJECTIVES
+from unmdpo.catalog.objectives import OBJECTIVES
 from unmdpo.data.bad import A_FEW, BadRowLimit
 from unmdpo.data.columns import TARGETS
 from unmdpo.data.identity import FOLD_SEED
@@ -19,29 +17,10 @@ from unmdpo.data.load import AUTO
 from unmdpo.data.sources import SOURCES
 from unmdpo.data.sources.base import HubData
 from unmdpo.data.strength import PairRule, StrengthRule
-from unmdpo.engine.settings import (
-    MAX_LENGTH,
-    MAX_NEW_TOKENS,
-    DefaultBudget,
-    ModelSource,
-    ObjectiveChoice,
-    TrainingOverrides,
-)
+from unmdpo.engine.settings import MAX_LENGTH, DefaultBudget, ModelSource, ObjectiveChoice, TrainingOverrides
 from unmdpo.errors import UserError
 from unmdpo.placement import Placement
-from unmdpo.settings import (
-    SEED,
-    Count,
-    Name,
-    Nonnegative,
-    Positive,
-    Seeds,
-    Strict,
-    Triple,
-    among,
-    error_at,
-    names_only,
-)
+from unmdpo.settings import SEED, Count, Name, Nonnegative, Positive, Seeds, Strict, among, error_at, names_only
 
 
 def _names_of(table: dict[str, Any], *others: str) -> Any:
@@ -234,77 +213,3 @@ class PolicyRecipe(Strict):
     @property
     def choice(self) -> ObjectiveChoice:
         return ObjectiveChoice(name=self.objective, settings=self.settings)
-
-
-class PanelRecipe(Strict):
-    """Prompts that policies answer."""
-
-    size: Count
-    seed: int
-    path: str | None = Field(
-        None, description="a file of prompts (`prompt` or `instruction`) instead of the validation data"
-    )
-    apart: bool = Field(False, description="not answered; its prompts are only kept out of later panels")
-
-
-class PublishedNumbers(Strict):
-    """Numbers from a paper, with their intervals, shown next to ours."""
-
-    win_rate: Triple | float | None = None  # a single number if no interval was printed
-    reward_difference: Triple | float | None = None
-    length_ratio: Positive | None = None
-    length_controlled: Nonnegative | None = Field(None, description="AlpacaEval's win rate, in percent")
-    characters: Positive | None = Field(None, description="mean characters per response")
-
-
-class PublishedRecipe(PublishedNumbers):
-    """A policy's numbers against the baseline, and against others."""
-
-    against: dict[Name, PublishedNumbers] = Field({}, json_schema_extra=names_only)
-
-
-class EvaluationRecipe(Strict):
-    baseline: str = Field(description="the policy that all others are compared with")
-    panels: dict[Name, PanelRecipe] = Field(min_length=1, json_schema_extra=names_only)
-    judge: AnyJudge | None = None
-    judges: dict[Name, AnyJudge] = Field(
-        {},
-        description="several judges, by name, instead of one: every table is made by each, and the first selects",
-        json_schema_extra=names_only,
-    )
-    max_new_tokens: Count = Field(MAX_NEW_TOKENS, description="longest answer, in tokens")
-    initial: bool = Field(False, description="also compare with the initial model")
-    generator: Endpoint | Vllm | Literal["vllm"] | None = Field(
-        None, description="who answers as the policies: vllm, or a server; default: this package, on this machine"
-    )
-    answers: dict[Name, str | Endpoint] = Field(
-        {},
-        description="candidate → JSON lines with prompt and text: answers made elsewhere; or a server that answers",
-        json_schema_extra=names_only,
-    )
-    opponents: list[Name] = Field([], description="further policies that all others are compared with")
-    seeds: Seeds = Field((), description="for every policy without seeds of its own")
-    published: dict[Name, dict[Name, PublishedRecipe]] = Field(
-        {}, description="panel → policy → printed numbers", json_schema_extra=names_only
-    )
-
-    @model_validator(mode="after")
-    def _judges_or_one(self) -> Self:
-        if (self.judge is None) != bool(self.judges):
-            raise ValueError("give a judge, or several by name under judges")
-        return self
-
-    @property
-    def all_judges(self) -> dict[str, JudgeSettings]:
-        """By name; a single one has none."""
-        return {"": self.judge} if self.judge is not None else dict(self.judges)
-
-    @property
-    def all_opponents(self) -> list[str]:
-        """What policies are compared with: the baseline first, the initial model last."""
-        return [*dict.fromkeys([self.baseline, *self.opponents]), *([INITIAL] if self.initial else [])]
-
-    @property
-    def answered(self) -> list[str]:
-        """The panels that policies are judged on."""
-        return [name for name, panel in self.panels.items() if not panel.apart]

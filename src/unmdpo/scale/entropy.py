@@ -1,8 +1,8 @@
 """Entropy-CF: scales from the dispersion of annotators' votes ("How Entropy-CF learns q").
 
-No pilots are used, so all rows with votes count, even those too long for a pilot to score (`valid` is about evidence,
-and there is none here). Five heads regress each comparison's smoothed vote entropy, each outside one fold; their
-pooled held-out predictions pass once through the centered map with comparison-row means.
+No pilots are used, so all rows count, even those without votes and those too long for a pilot to score (`valid` is
+about evidence, and there is none here). Five heads regress each comparison's smoothed vote entropy, each outside one
+fold; their pooled held-out predictions pass once through the centered map with comparison-row means.
 """
 
 import math
@@ -28,7 +28,8 @@ GATE = ("positive correlation", "scale varies", "geometrically centered over row
 
 
 def entropy_targets(votes: Tensor) -> Tensor:
-    """(n, 6) vote counts → (n,) Jeffreys-smoothed entropy in [0, log 2] (Eq. alternative-entropy-target)."""
+    """(n, 6) vote counts → (n,) Jeffreys-smoothed entropy in [0, log 2] (Eq. alternative-entropy-target). It is log 2
+    without votes: nothing is known."""
     counts = votes.double()
     p = (counts + 0.5) / (counts.sum(1, keepdim=True) + VOTE_CATEGORIES / 2)
     return math.log(2) / math.log(VOTE_CATEGORIES) * -(p * p.log()).sum(1)
@@ -47,8 +48,7 @@ class EntropyScale(FrozenScale):
         folds = folds_of(units)
         if rows.votes is None or not rows.votes.any():
             raise ValueError("entropy scales need votes from individual annotators")
-        voted = rows.votes.sum(1) > 0
-        rows, targets = _canonical_order(rows.select(voted), entropy_targets(rows.votes[voted]))
+        rows, targets = _canonical_order(rows, entropy_targets(rows.votes))
         weights = row_counts(rows.unit, len(units))
         standardizer = Standardizer.fit(units.features, weights)
         raw = torch.full((len(units),), torch.nan)

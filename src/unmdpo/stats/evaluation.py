@@ -161,9 +161,13 @@ def by_domain(candidate: Judged, baseline: Judged, domains: Sequence[str], seed:
 
 
 def select(outcomes: Mapping[str, Outcome]) -> str | None:
-    """The eligible candidate with the largest ΔR."""
-    eligible = [name for name, outcome in outcomes.items() if outcome.eligible]
-    return max(eligible, key=lambda name: outcomes[name].reward_difference.value, default=None)
+    """The eligible candidate with the largest ΔR; of equals, the one that wins more often."""
+    eligible = {name: outcome for name, outcome in outcomes.items() if outcome.eligible}
+
+    def rank(name: str) -> tuple[float, float]:
+        return eligible[name].reward_difference.value, eligible[name].win_rate.value
+
+    return max(eligible, key=rank, default=None)
 
 
 def holm(p: Mapping[str, float]) -> dict[str, float]:

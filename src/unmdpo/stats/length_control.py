@@ -39,8 +39,11 @@ class LengthControlled:
 def length_controlled(
     preference: Floats, baseline_length: Floats, model_length: Floats, difficulty: Floats, gamed: GamedBaseline
 ) -> LengthControlled:
-    """`preference` (n,) in [0, 1] is for the model; lengths are in characters; NaN preferences are left out."""
-    difference = baseline_length - model_length
+    """`preference` (n,) in [0, 1] is for the model; lengths are in characters; answers that were not judged (NaN) are
+    left out of everything."""
+    judged = ~np.isnan(preference)
+    preference, difficulty = preference[judged], difficulty[judged]
+    difference = (baseline_length - model_length)[judged]
     spread = difference.std(ddof=1)
     if not np.isfinite(spread) or spread == 0:
         raise ValueError("lengths do not differ, so there is nothing to control for")
@@ -49,7 +52,7 @@ def length_controlled(
     features = np.concatenate([theirs, ours])
     target = np.concatenate([gamed.preference, preference])
     weight = np.concatenate([np.full(len(theirs), GAMED_WEIGHT), np.ones(len(ours))])
-    known = ~np.isnan(target)
+    known = ~np.isnan(target)  # of the gamed baseline, too
     features, target, weight = features[known], target[known], weight[known]
     strength = _best_strength(features, target, weight)
     model = _fit(features, target, weight, strength, np.random.RandomState(SEED))
@@ -58,7 +61,7 @@ def length_controlled(
     return LengthControlled(
         win_rate=100 * float(equal.mean()),
         standard_error=100 * float(equal.std(ddof=1) / np.sqrt(len(equal))),
-        raw_win_rate=100 * float(np.nanmean(preference)),
+        raw_win_rate=100 * float(preference.mean()),
         strength=strength,
         coefficients=(length, hardness, itself),
     )

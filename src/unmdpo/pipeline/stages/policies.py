@@ -58,7 +58,8 @@ def policy(graph: Graph, name: str) -> Stage[PolicySettings]:
     if spec.scale is not None:
         learns_beside = ESTIMATORS[recipe.scales[spec.scale].estimator].beside
         if learns_beside and spec.scale not in graph.borrowed:
-            beside, inputs["features"] = estimator_choice(graph, spec.scale), features(graph)
+            inputs["features"] = features(graph)
+            beside = _following(estimator_choice(graph, spec.scale), spec.choice, training)
         else:
             inputs["scale"] = scale(graph, spec.scale)
     settings = PolicySettings(
@@ -77,7 +78,7 @@ class _Beside:
     @classmethod
     def start(cls, rows: Sequence[Comparison], choice: EstimatorChoice, job: Job[PolicySettings]) -> "_Beside":
         units, names = units_of(rows, choice, job)
-        estimator = make_estimator(choice.name, _settings_beside(choice, job.settings))
+        estimator = make_estimator(choice.name, choice.settings)
         assert isinstance(estimator, ScaleBesidePolicy)
         return cls(estimator.start(units, names.of_row), names.of_row)
 
@@ -91,13 +92,11 @@ class _Beside:
             job.save(POLICY_SCALE, self.scale)
 
 
-def _settings_beside(choice: EstimatorChoice, policy: PolicySettings) -> dict[str, Any]:
+def _following(choice: EstimatorChoice, policy: ObjectiveChoice, training: TrainingSettings) -> EstimatorChoice:
     """The scale's settings, with those that the estimator takes from the policy filled in."""
-    from_policy = dict(policy.objective.resolved) | {
-        "seed": policy.training.random_seed,
-        "placement": policy.objective.objective.placement,
-    }
-    return {name: from_policy[name] for name in ESTIMATORS[choice.name].follows} | choice.settings
+    from_policy = dict(policy.resolved) | {"seed": training.random_seed, "placement": policy.objective.placement}
+    settings = {name: from_policy[name] for name in ESTIMATORS[choice.name].follows} | choice.settings
+    return choice.model_copy(update={"settings": settings})
 
 
 def train_policy(job: Job[PolicySettings]) -> Notes:

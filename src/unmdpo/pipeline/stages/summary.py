@@ -37,6 +37,7 @@ class SummarySettings(Strict):
     panels: list[str]
     judges: list[str]  # the first selects; "" is one without a name
     opponents: list[str]  # the first is the baseline
+    selected_among: list[str]  # of which one is selected; of all if there are none
     seed: int
 
 
@@ -59,6 +60,7 @@ def summary(graph: Graph) -> None:
         panels=evaluation.answered,
         judges=[*evaluation.all_judges],
         opponents=evaluation.all_opponents,
+        selected_among=evaluation.selected_among,
         seed=graph.recipe.seed,
     )
     graph.stage(SUMMARY_STAGE, settings, inputs)
@@ -85,7 +87,7 @@ def _panel(job: Job[SummarySettings], name: str, of_data: Estimate | None) -> di
         }
         for judge in s.judges
     }
-    tables = {judge: tabulate(prompts, scores, s.runs, s.opponents, s.seed) for judge, scores in known.items()}
+    tables = {judge: tabulate(prompts, scores, s) for judge, scores in known.items()}
     return {
         "prompts": len(prompts),
         "baseline": s.opponents[0],
@@ -96,11 +98,10 @@ def _panel(job: Job[SummarySettings], name: str, of_data: Estimate | None) -> di
     }
 
 
-def tabulate(
-    prompts: Panel, known: Mapping[str, Judged], runs: Runs, opponents: Sequence[str], seed: int
-) -> dict[str, Any]:
+def tabulate(prompts: Panel, known: Mapping[str, Judged], settings: SummarySettings) -> dict[str, Any]:
     """One judge's numbers on one panel. `known` are answers by training; the first opponent is the baseline, used for
     selection and domains."""
+    runs, opponents, seed = settings.runs, settings.opponents, settings.seed
     baseline, resamples = opponents[0], Resamples.draw(len(prompts), seed)
     others = [name for name in runs if name not in (baseline, INITIAL)]
     against = {
@@ -116,7 +117,13 @@ def tabulate(
     }
     return {
         "against": {opponent: _corrected(outcomes) for opponent, outcomes in against.items()},
-        "selected": select({policy: outcome for policy, (outcome, _) in against[baseline].items()}),
+        "selected": select(
+            {
+                policy: outcome
+                for policy, (outcome, _) in against[baseline].items()
+                if not settings.selected_among or policy in settings.selected_among
+            }
+        ),
         "by_domain": {policy: {name: one.to_dict() for name, one in each.items()} for policy, each in domains.items()},
         "mean_score": {
             policy: float(np.mean([known[trained.name].scores.mean() for trained in trainings]))
