@@ -39,7 +39,12 @@ def end_with_parent() -> None:
 def end_with_input() -> None:
     """The same for processes that have others in between: whoever started them holds the other end of their standard
     input, and writes nothing to it."""
-    _stop_after(lambda: sys.stdin.buffer.read())
+
+    def ended() -> None:
+        while os.read(0, 1024):  # without Python's buffer, whose lock a thread may not hold when Python ends
+            pass
+
+    _stop_after(ended)
 
 
 def _stop_after(wait: Callable[[], object]) -> None:

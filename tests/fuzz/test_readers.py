@@ -20,7 +20,8 @@ from unmdpo.data.load import Reading, load
 from unmdpo.data.panels import read_prompts
 from unmdpo.data.sources import SOURCES
 from unmdpo.errors import UserError
-from unmdpo.pipeline.store import MANIFEST, Store, as_json, sealed
+from unmdpo.files import as_json, sealed
+from unmdpo.pipeline.store import MANIFEST, Store
 from unmdpo.recipe import Recipe, load_recipe
 
 BLOW_UP = 2**30  # bytes of growth
