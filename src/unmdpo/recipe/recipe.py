@@ -89,7 +89,7 @@ class Recipe(Strict):
         for name in self.scales:
             scale_settings(self, name)
             scale_beta(self, name)
-        self._check_settings(ObjectiveChoice(name=pilots, settings=pilot_settings(self)), ("pilots",))
+        _check_settings(ObjectiveChoice(name=pilots, settings=pilot_settings(self)), ("pilots",))
         return self
 
     def _check_policy(self, name: str, policy: PolicyRecipe) -> None:
@@ -104,13 +104,7 @@ class Recipe(Strict):
             raise error_at(key, f"objective '{policy.objective}' needs a scale")
         if not objective.scale and policy.scale is not None:
             raise error_at((*key, "scale"), f"objective '{policy.objective}' does not use a scale")
-        self._check_settings(policy.choice, key)
-
-    def _check_settings(self, choice: ObjectiveChoice, key: tuple[str, ...]) -> None:
-        try:
-            choice.resolved  # noqa: B018 - resolving checks the settings
-        except UserError as error:
-            raise error_at((*key, "settings"), str(error)) from error
+        _check_settings(policy.choice, key)
 
     @model_validator(mode="after")
     def _four_bits_have_one_rank(self) -> Self:
@@ -193,6 +187,13 @@ class Recipe(Strict):
                 ("evaluation", "panels"),
                 f"panels ask for {wanted} prompts; the validation split has at most {official.validation_rows}",
             )
+
+
+def _check_settings(choice: ObjectiveChoice, key: tuple[str, ...]) -> None:
+    try:
+        choice.resolved  # noqa: B018 - resolving checks the settings
+    except UserError as error:
+        raise error_at((*key, "settings"), str(error)) from error
 
 
 def as_yaml(value: Any) -> str:
