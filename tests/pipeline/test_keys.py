@@ -208,7 +208,12 @@ def test_a_file_that_changed_under_its_old_date(folder, tmp_path):
     entry["seen"] = [now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_ino]
     (store.root / "fingerprints.json").write_text(json.dumps(known))  # as if nothing had told
     assert open_run(recipe(tmp_path), store).stages["comparisons"].key != run.stages["comparisons"].key
+    known["/elsewhere/model.safetensors"] = {"seen": [1], "sha256": "0"}
+    (store.root / "fingerprints.json").write_text(json.dumps(known))
     again = open_run(recipe(tmp_path), store, rehash=True)
+    assert "/elsewhere/model.safetensors" in json.loads(
+        (store.root / "fingerprints.json").read_text()
+    )  # of other runs
     assert again.stages["comparisons"].key == run.stages["comparisons"].key
 
 

@@ -19,11 +19,13 @@ Sums = dict[str, str]  # name → SHA-256
 
 class Fingerprints:
     """Remembered for as long as a file's size, times and place on the disk stay the same, because models are large. A
-    file whose content was changed under its old date has another change time. With `anew`, nothing is remembered."""
+    file whose content was changed under its old date has another change time. With `anew`, what was remembered before
+    is not relied on."""
 
     def __init__(self, store: Store, *, anew: bool = False) -> None:
         self._file = store.root / "fingerprints.json"
-        self._known: dict[str, Any] = {} if anew else _remembered(self._file)
+        self._known = _remembered(self._file)
+        self._doubted = {*self._known} if anew else set[str]()
         self._changed = False
 
     def of(self, path: str) -> Sums | None:
@@ -58,9 +60,10 @@ class Fingerprints:
     def _checksum(self, path: Path) -> str:
         status, name = path.stat(), str(path.resolve())
         seen = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
-        known = self._known.get(name)
+        known = None if name in self._doubted else self._known.get(name)
         if not isinstance(known, dict) or known.get("seen") != seen or not isinstance(known.get("sha256"), str):
             known = self._known[name] = {"seen": seen, "sha256": sha256(path)}
+            self._doubted.discard(name)
             self._changed = True
         return str(known["sha256"])
 
