@@ -23,7 +23,7 @@ def fork_server() -> ForkServerContext:
     """The server, started if need be. It imports while the caller goes on."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([WORKERS])
-    with _environment(), _deaf_to_interrupts():
+    with _environment(), deaf_to_interrupts():
         forkserver.ensure_running()
     return context
 
@@ -90,7 +90,7 @@ def _environment() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
+def deaf_to_interrupts() -> Iterator[None]:
     """Ctrl-C reaches every process of a terminal; those born here leave it to the command, which stops them."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may say what signals do

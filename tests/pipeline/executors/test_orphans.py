@@ -15,6 +15,7 @@ from tests.worlds.faults import LINE, small_recipe, two_ranks, wait_for_training
 from tests.worlds.pipeline import recipe, world
 from unmdpo.engine.inference.endpoint import as_they_arrive
 from unmdpo.errors import Stopped
+from unmdpo.pipeline.executors.workers import Asked
 
 START = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from unmdpo.cli import main; main()"
 
@@ -75,7 +76,7 @@ def test_ranks_end_with_a_command_that_was_killed(tmp_path):
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("first", "second"), [("SIGTERM", "SIGTERM"), ("SIGINT", "SIGTERM"), ("SIGINT", "SIGINT")])
+@pytest.mark.parametrize(("first", "second"), [("SIGTERM", "SIGTERM"), ("SIGINT", "SIGINT")])
 def test_stopped_twice_says_one_line(tmp_path, first, second):
     path = small_recipe(tmp_path, training={"updates": 100_000, "batch": 8, "learning_rate": 1e-3, "warmup": 1})
     command = started(path, tmp_path / "store", "--jobs", "2")
@@ -88,6 +89,30 @@ def test_stopped_twice_says_one_line(tmp_path, first, second):
     lines = [line for line in said.splitlines() if not line.startswith("[")]
     assert lines in ([LINE], [LINE.replace("stopped;", "stopped at once;")]), said
     until(lambda: session(command.pid) == [])
+
+
+def test_a_worker_is_interrupted_once_and_only_in_a_stage():
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        asked, left = Asked(), []
+
+        def stage():
+            with asked.stops_this():
+                try:
+                    signal.raise_signal(signal.SIGTERM)
+                finally:
+                    signal.raise_signal(signal.SIGTERM)  # while it writes its checkpoint
+                    left.append("in order")
+
+        with pytest.raises(Stopped):
+            stage()
+        assert left == ["in order"]
+        asked = Asked()
+        signal.raise_signal(signal.SIGTERM)  # while it waits for something to do, or ends
+        with pytest.raises(Stopped), asked.stops_this():
+            pytest.fail("a stage was started that would not be stopped")
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.timeout(900)

@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal, NamedTuple
 
 import torch
 
 from unmdpo.catalog.code import Code, call_with
-from unmdpo.errors import OutOfMemory, Stopped, UnmdpoWarning, UserError, stop
-from unmdpo.forks import end_with_parent, fork_server, main_hidden
+from unmdpo.errors import OutOfMemory, Stopped, UnmdpoWarning, UserError
+from unmdpo.forks import deaf_to_interrupts, end_with_parent, fork_server, main_hidden
 from unmdpo.pipeline.executors.making import with_microbatch
 from unmdpo.pipeline.executors.ranks import make
 from unmdpo.pipeline.run import Run, open_run
@@ -94,7 +95,7 @@ class Workers:
         # before anything is imported there that asks about GPUs
         environment = {"CUDA_VISIBLE_DEVICES": ",".join(names)} if names else {}
         process = self.context.Process(target=call_with, args=(environment, SERVE, arguments), name="unmdpo-worker")
-        with main_hidden():
+        with main_hidden(), deaf_to_interrupts():
             process.start()
         theirs.close()
         self.all.append(Worker(process, ours, devices))
@@ -130,18 +131,46 @@ class Workers:
                 worker.process.kill()  # if it is still alive
 
 
+class Asked:
+    """Notes that this process was told to stop. That interrupts a stage, once, so that what it does on its way out is
+    not disturbed; between stages there is nothing to interrupt, and the process ends by itself."""
+
+    def __init__(self) -> None:
+        self._so_far = self._at_work = False
+        signal.signal(signal.SIGTERM, self._noted)
+
+    def _noted(self, number: int, frame: FrameType | None) -> None:
+        self._so_far = True
+        if self._at_work:
+            self._at_work = False
+            raise Stopped(number)
+
+    @contextlib.contextmanager
+    def stops_this(self) -> Iterator[None]:
+        self._at_work = True
+        try:
+            if self._so_far:
+                raise Stopped(signal.SIGTERM)
+            yield
+        finally:
+            self._at_work = False
+
+
 def serve(recipe: str, root: str, threads: int, tasks: Connection, messages: Any) -> None:
     """Runs in the worker: takes its share of the machine, then does stages until it is dismissed."""
-    signal.signal(signal.SIGTERM, stop)
+    asked = Asked()
     end_with_parent()
     torch.set_num_threads(threads)
-    with contextlib.suppress(EOFError):  # dismissed, or the command is gone
+    run = open_run(Recipe.model_validate_json(recipe), Store(Path(root)))
+    fit = True
+    while fit:
         try:
-            run = open_run(Recipe.model_validate_json(recipe), Store(Path(root)))
-            while True:
-                name, microbatch = tasks.recv()
-                if not _do(run, name, microbatch, messages):
-                    break
+            name, microbatch = tasks.recv()
+        except EOFError:  # dismissed, or the command is gone
+            break
+        try:
+            with asked.stops_this():
+                fit = _do(run, name, microbatch, messages)
         except (Stopped, KeyboardInterrupt):
             messages.cancel_join_thread()  # nobody is listening anymore
             return
