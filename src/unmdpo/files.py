@@ -18,6 +18,11 @@ PARTIAL = ".partial"  # suffix of temporary names
 SEAL = "seal"
 
 
+def expanded(path: str | Path) -> Path:
+    """With the home folder for ~. A user who is unknown leaves it as it is, where pathlib raises."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111
+
+
 def sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -13,12 +13,19 @@ from pydantic_core import PydanticCustomError
 from unmdpo.errors import UserError, did_you_mean
 
 SEED = 42
+LARGEST = 1e12  # of a number that is set: beyond, arithmetic overflows somewhere
 
 
 def _distinct(seeds: tuple[int, ...]) -> tuple[int, ...]:
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"each seed counts once: {list(seeds)}")
     return seeds
+
+
+def _sayable(place: str) -> str:
+    if not place.strip() or "\0" in place:
+        raise ValueError("should be a path or a name, not blank and without null characters")
+    return place
 
 
 def _as_tuple(value: Any) -> Any:
@@ -32,13 +39,15 @@ def _nondecreasing(levels: tuple[float, ...] | None) -> tuple[float, ...] | None
 
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=80)]  # no dots: overrides split there
-Positive = Annotated[float, Field(gt=0)]
-Nonnegative = Annotated[float, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0, le=LARGEST)]
+Nonnegative = Annotated[float, Field(ge=0, le=LARGEST)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Shares = Annotated[tuple[Share, Share], BeforeValidator(_as_tuple)]
-Seeds = Annotated[tuple[int, ...], BeforeValidator(_as_tuple), AfterValidator(_distinct)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what NumPy and torch both take
+Seeds = Annotated[tuple[Seed, ...], BeforeValidator(_as_tuple), AfterValidator(_distinct)]
 Triple = Annotated[tuple[float, float, float], BeforeValidator(_as_tuple)]  # a value and its interval
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
+Place = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_sayable)]  # a path, or a name on the Hub
 Thresholds = Annotated[tuple[float, ...] | None, BeforeValidator(_as_tuple)]
 Levels = Annotated[  # m(1), …, m(K); None is the paper's m(k) = k
     tuple[Nonnegative, ...] | None, BeforeValidator(_as_tuple), AfterValidator(_nondecreasing)

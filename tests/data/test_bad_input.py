@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 
 import pyarrow
 import pyarrow.parquet
@@ -9,9 +10,10 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from tests.worlds.rows import GOOD, HELPSTEER3, PREFERENCE, helpsteer3_row, preference, without
-from unmdpo.data import DataRef, PairRule, SourceSettings, StrengthRule, load_comparisons
+from unmdpo.data import DataRef, PairRule, SourceSettings, StrengthRule, load_comparisons, strength, unpacked
 from unmdpo.data.bad import BadRowLimit
 from unmdpo.data.load import Reading, load
+from unmdpo.data.strength import MOST_PAIRS
 from unmdpo.errors import DataError, UnmdpoWarning, UserError
 
 
@@ -236,3 +238,41 @@ def test_a_limit_is_a_number_or_a_share(given, limit):
 def test_other_limits_are_refused(given):
     with pytest.raises(ValidationError):
         TypeAdapter(BadRowLimit).validate_python(given)
+
+
+def test_a_gzipped_file_that_unpacks_to_no_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(unpacked, "SUSPICIOUS", 1 << 20)
+    path = tmp_path / "pairs.jsonl.gz"
+    for content in (b"\n" * 5_000_000, b'{"prompt": "' + b"a" * 5_000_000 + b'"}'):
+        path.write_bytes(gzip.compress(content))
+        with pytest.raises(DataError, match=r"pairs\.jsonl\.gz: unpacks to more than 200 times its size"):
+            load_comparisons(str(path))
+
+
+def test_a_pipe_is_no_file(tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    os.mkfifo(path)
+    with pytest.raises(UserError, match="this is not a file"):
+        load_comparisons(str(path))
+
+
+def test_a_prompt_with_thousands_of_responses_is_not_all_pairs_of_them(tmp_path):
+    path = tmp_path / "scored.jsonl"
+    rows = [{"prompt": "Q", "response": f"answer {place}", "score": place} for place in range(3000)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = load_comparisons(str(path))
+    assert len(data.rows) == MOST_PAIRS
+    assert data.left_out == {
+        f"pairs beyond {MOST_PAIRS:,} of a prompt, drawn at random": 3000 * 2999 // 2 - MOST_PAIRS
+    }
+
+
+def test_drawn_pairs_are_pairs(monkeypatch):
+    monkeypatch.setattr(strength, "MOST_PAIRS", 10)
+    scores = list(range(7))
+    drawn = list(PairRule().select(scores))
+    assert len({(better, worse) for better, worse, _ in drawn}) == 10
+    assert all(scores[better] - scores[worse] == gap > 0 for better, worse, gap in drawn)
+    monkeypatch.setattr(strength, "MOST_PAIRS", 20)  # all but one: every place is unranked to its own pair
+    assert {(b, w) for b, w, _ in PairRule().select(scores)} < {(b, w) for b in scores for w in scores if b > w}
+    assert len(set(PairRule().select(scores))) == 20

@@ -9,7 +9,7 @@ from benchmarks.synthetic import random_utility_world
 from scipy.stats import spearmanr
 
 from tests.worlds.scales import BESIDE, small_world
-from unmdpo.errors import UserError
+from unmdpo.errors import UnmdpoWarning, UserError
 from unmdpo.scale import (
     ESTIMATORS,
     CrossFittedScale,
@@ -207,7 +207,8 @@ def test_cross_fitted_calibration_by_hand():
 def test_documented_seeds():
     units, rows = small_world()
     cross = CrossFittedScale(updates=0).fit(units, rows)
-    entropy = EntropyScale(epochs=0).fit(units, rows)
+    with pytest.warns(UnmdpoWarning, match="q ≡ 1"):
+        entropy = EntropyScale(epochs=0, otherwise="one").fit(units, rows)
     for fold in range(5):
         expected = ScaleHead(12, 3, seed=42 + 1009 * (fold + 1)).hidden.weight
         assert torch.equal(cross.heads_[fold].head.hidden.weight, expected)
@@ -230,6 +231,22 @@ def test_entropy_learns_disagreement_that_features_predict():
     assert q[disputed].mean() > q[~disputed].mean()
 
 
+def test_entropy_that_features_do_not_predict_is_no_scale(tmp_path):
+    """The paper's gate: a held-out correlation that is not positive."""
+    units, rows = small_world()
+    rng = torch.Generator().manual_seed(3)
+    anyhow = replace(rows, votes=rows.votes[torch.randperm(len(rows), generator=rng)])
+    with pytest.raises(UserError, match=r"correlation is positive: no.*otherwise: one"):
+        EntropyScale(learning_rate=1e-2).fit(units, anyhow)
+    with pytest.warns(UnmdpoWarning, match="q ≡ 1 is taken instead"):
+        scale = EntropyScale(learning_rate=1e-2, otherwise="one").fit(units, anyhow)
+    assert scale.diagnostics_["target_correlation"] <= 0
+    assert scale.diagnostics_["gate"] == 0
+    save_scale(scale, tmp_path)
+    for one in (scale, load_scale(tmp_path)):
+        assert one.q_.tolist() == one.predict(units).tolist() == [1.0] * len(units)
+
+
 def test_missing_inputs_are_said():
     units, rows = small_world()
     with pytest.raises(ValueError, match="fold of every unit"):
@@ -249,7 +266,7 @@ def test_cross_fitted_heads_standardize_over_all_units():
 
 def test_entropy_fit_equals_a_slow_twin():
     """One epoch in one batch: SmoothL1, roughness, decay and clipping in plain torch."""
-    units, rows = small_world(40)
+    units, rows = small_world(40, seed=10)
     scale = EntropyScale(epochs=1, learning_rate=1e-2).fit(units, rows)
     counts = torch.bincount(rows.unit, minlength=40)
     repeated = units.features.repeat_interleave(counts, 0).double()

@@ -10,7 +10,7 @@ from unmdpo.scale import ESTIMATORS, FrozenScale, Rows, Units
 LEARNED = [name for name, estimator in ESTIMATORS.items() if estimator.files is None]
 FROZEN = [name for name in LEARNED if not ESTIMATORS[name].beside]
 BESIDE = [name for name in LEARNED if name not in FROZEN]
-QUICK = {"entropy": {"epochs": 4}}
+QUICK = {"entropy": {"epochs": 30, "learning_rate": 1e-2}}
 
 
 def small_world(prompts=120, seed=0, rows_per_prompt=2, dimension=12):
@@ -26,7 +26,10 @@ def small_world(prompts=120, seed=0, rows_per_prompt=2, dimension=12):
     n = len(world.rows)
     units = replace(world.units, domains=torch.randint(3, (prompts,), generator=rng), folds=torch.arange(prompts) % 5)
     votes = torch.zeros(n, 6, dtype=torch.int64)
-    votes.scatter_add_(1, torch.randint(6, (n, 3), generator=rng), torch.ones(n, 3, dtype=torch.int64))
+    said = torch.randint(6, (n, 3), generator=rng)
+    agreed = units.features[world.rows.unit][:, 1] > 0  # something that an entropy scale can find
+    said[agreed] = said[agreed][:, :1]
+    votes.scatter_add_(1, said, torch.ones(n, 3, dtype=torch.int64))
     lengths = torch.randint(10, 500, (n,), generator=rng).float()
     return units, replace(world.rows, votes=votes, lengths=lengths)
 

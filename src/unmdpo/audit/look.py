@@ -23,6 +23,7 @@ from unmdpo.data.rows import Row
 from unmdpo.data.sources import SOURCES, Source
 from unmdpo.data.sources.preference import Preference, settled
 from unmdpo.errors import UnmdpoWarning, UserError
+from unmdpo.files import expanded
 from unmdpo.placement import StrengthMap
 
 OTHER_SPLITS = ("validation", "test")
@@ -260,7 +261,7 @@ def _other_splits(ref: DataRef, reading: Reading, source: str) -> Iterator[tuple
 def _prompts(path: str) -> list[Prompt]:
     """A file of prompts, or of comparisons."""
     try:
-        return list(read_prompts(Path(path).expanduser())[0].values())
+        return list(read_prompts(expanded(path))[0].values())
     except UserError:
         data = load(DataRef(path, None), Reading())
         return [row.prompt for row in (*data.rows, *data.ties)]

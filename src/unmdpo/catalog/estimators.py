@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from unmdpo.catalog.code import Code
 from unmdpo.placement import Placement
-from unmdpo.settings import SEED, Count, Levels, Nonnegative, Positive, Strict, resolve
+from unmdpo.settings import SEED, Count, Levels, Nonnegative, Positive, Seed, Strict, resolve
 
 if TYPE_CHECKING:
     from unmdpo.scale.base import ScaleEstimator
@@ -28,7 +28,7 @@ class HeadSettings(EstimatorSettings):
     hidden: Count = Field(16, description="width of the head")
     learning_rate: Positive = 1e-3
     weight_decay: Nonnegative = 0.0
-    seed: int = SEED
+    seed: Seed = SEED
 
 
 class MarginSettings(EstimatorSettings):
@@ -104,7 +104,10 @@ class EntropySettings(HeadSettings):
     epochs: int = Field(30, ge=0)
     batch: Count = 512
     weight_decay: Nonnegative = 1e-3
-    seed: int = ENTROPY_SEED
+    seed: Seed = ENTROPY_SEED
+    otherwise: Literal["refuse", "one"] = Field(
+        "refuse", description="if it does not predict held-out votes at all: end with an error, or take q ≡ 1"
+    )
 
 
 class JointSettings(ResidualSettings):

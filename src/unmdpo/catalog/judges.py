@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, SerializeAsAny
 
 from unmdpo.catalog.code import Code
-from unmdpo.settings import Strict, chosen_from
+from unmdpo.settings import Place, Strict, chosen_from
 
 if TYPE_CHECKING:
     from unmdpo.engine.settings import ModelSource
@@ -18,7 +18,7 @@ class JudgeSettings(Strict):
 
 
 class RewardModelSettings(JudgeSettings):
-    path: str = Field(description="Hub name or local folder of a sequence classifier")
+    path: Place = Field(description="Hub name or local folder of a sequence classifier")
     revision: str | None = None
     label: int | str | None = Field(None, description="which output is the score, if there are several")
     template: str | None = Field(None, description="Jinja text, or a .jinja file, if it has no chat template")

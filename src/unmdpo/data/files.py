@@ -8,7 +8,6 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterator
-from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,10 @@ from unmdpo.data.bad import BadRows
 from unmdpo.data.comparison import Origin
 from unmdpo.data.csvs import read_csv
 from unmdpo.data.rows import Row, kind
+from unmdpo.data.unpacked import open_file
 from unmdpo.errors import DataError, UserError
 from unmdpo.files import files_below
 
-BUFFER = 1 << 20
 BESIDE = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}  # about data, not data
 SMALL = 1 << 20  # bytes of a file that is about others
 FEW_KEYS = 4  # of an object around a list of rows
@@ -47,6 +46,8 @@ def read_file(path: Path, bad: BadRows, *, empty: bool = False) -> Iterator[Row]
     reader = READERS.get(_extension(path))
     if reader is None:
         raise UserError(f"{path}: unknown file type; known: {', '.join(READERS)} (text may be gzipped)")
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path}: this is not a file; copy what it gives to one")
     found = False
     try:
         for row in reader(path, bad):
@@ -140,13 +141,6 @@ def _extension(path: Path) -> str:
     return suffixes[-1] if suffixes else ""
 
 
-def _open(path: Path) -> BufferedReader:
-    """Opens the file with a buffer that fits whole rows: the default buffer is smaller than most rows."""
-    if path.suffix.lower() == ".gz":
-        return BufferedReader(gzip.open(path, "rb"), BUFFER)
-    return BufferedReader(path.open("rb", buffering=0), BUFFER)
-
-
 def _json_lines(path: Path, bad: BadRows) -> Iterator[Row]:
     for number, line in _lines(path):
         if not line.strip():
@@ -161,7 +155,7 @@ def _json_lines(path: Path, bad: BadRows) -> Iterator[Row]:
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     number = 0
     try:
-        with _open(path) as lines:
+        with open_file(path) as lines:
             for number, line in enumerate(lines, 1):
                 yield number, line
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -253,11 +247,11 @@ def _arrow(path: Path) -> Iterator[pyarrow.RecordBatch]:
 
 
 def _csv(path: Path, bad: BadRows) -> Iterator[Row]:
-    return read_csv(str(path), lambda: _open(path), bad, delimiter=None)
+    return read_csv(str(path), lambda: open_file(path), bad, delimiter=None)
 
 
 def _tsv(path: Path, bad: BadRows) -> Iterator[Row]:
-    return read_csv(str(path), lambda: _open(path), bad, delimiter="\t")
+    return read_csv(str(path), lambda: open_file(path), bad, delimiter="\t")
 
 
 def _table(batches: Callable[[Path], Iterator[pyarrow.RecordBatch]], what: str) -> Reader:

@@ -1,7 +1,6 @@
 """The one way to load data: a path or Hub name in, comparisons out."""
 
 import contextlib
-import os.path
 import re
 import warnings
 from collections.abc import Iterator, Mapping
@@ -24,6 +23,7 @@ from unmdpo.data.sources.base import HubData
 from unmdpo.data.strength import StrengthRule
 from unmdpo.data.table import ComparisonTable, Spool, with_strengths
 from unmdpo.errors import DataError, UnmdpoWarning, UserError, did_you_mean
+from unmdpo.files import expanded
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 AUTO, ALL = "auto", "all"  # a source to be recognized; every split
@@ -48,7 +48,7 @@ class DataRef:
     @property
     def local(self) -> Path | None:
         """The path on this machine, if it exists."""
-        path = Path(os.path.expanduser(self.path))  # noqa: PTH111 - Path.expanduser raises for unknown users
+        path = expanded(self.path)
         try:
             return path if path.exists() else None
         except OSError:  # too long, or no permission to look

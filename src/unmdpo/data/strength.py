@@ -3,6 +3,8 @@
 `PairRule` says which of several scored responses are compared.
 """
 
+import math
+import random
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, pairwise
@@ -13,9 +15,10 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from unmdpo.data.rows import Row
 from unmdpo.errors import UnmdpoWarning, did_you_mean
-from unmdpo.settings import Count, Nonnegative, Strict, Thresholds
+from unmdpo.settings import Nonnegative, Strict, Thresholds
 
 STRENGTH_COLUMNS = ("strength", "preference_strength")
+MOST_PAIRS = 10_000  # of one prompt
 ROUNDING = 1 + 1e-9  # 4.1 − 3.1 is a margin of one
 DIFFERENCES = (
     ("score_chosen", "score_rejected"),
@@ -41,7 +44,7 @@ class StrengthRule(Strict):
     a margin must exceed a quantile to pass it: a value shared by many rows then stays in one level.
     """
 
-    levels: Count = Field(3, description="K, the number of strength levels")
+    levels: Annotated[int, Field(ge=1, le=1000)] = Field(3, description="K, the number of strength levels")
     column: str | None = Field(None, description="column that holds the strengths themselves")
     labels: Annotated[dict[str, Annotated[int, Field(ge=0)]] | None, BeforeValidator(_words)] = Field(
         None, description="the strengths that words in the column mean, such as {slightly better: 1, much better: 3}"
@@ -95,10 +98,27 @@ class PairRule(Strict):
     def select(self, scores: Sequence[float]) -> Iterator[tuple[int, int, float]]:
         """Triples (better, worse, gap) of positions in `scores`; the gap of a tie is 0."""
         ranked = sorted(range(len(scores)), key=lambda i: (-scores[i], i))
-        chosen = combinations(ranked, 2) if self.pairs == "all" else pairwise(ranked)
-        for better, worse in chosen:
+        chosen = _pairs(len(ranked)) if self.pairs == "all" else pairwise(range(len(ranked)))
+        for better, worse in ((ranked[first], ranked[second]) for first, second in chosen):
             gap = scores[better] - scores[worse]
             yield better, worse, gap if gap * ROUNDING >= self.min_gap else 0.0
+
+    def left_out(self, responses: int) -> int:
+        """How many pairs of so many responses are not selected, because there are too many."""
+        return max(0, math.comb(responses, 2) - MOST_PAIRS) if self.pairs == "all" else 0
+
+
+def _pairs(count: int) -> Iterator[tuple[int, int]]:
+    """All pairs, or MOST_PAIRS of them: pairs grow with the square, and one prompt should not be the whole data."""
+    total = math.comb(count, 2)
+    if total <= MOST_PAIRS:
+        yield from combinations(range(count), 2)
+        return
+    for place in sorted(random.Random(count).sample(range(total), MOST_PAIRS)):
+        left = total - 1 - place  # pairs after this one, in the order of `combinations`
+        row = (math.isqrt(8 * left + 1) - 1) // 2
+        first = count - 2 - row
+        yield first, count - 1 - (left - row * (row + 1) // 2)
 
 
 def grade_columns(row: Row, rule: StrengthRule) -> tuple[str, ...]:

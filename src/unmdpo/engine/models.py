@@ -21,10 +21,12 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from unmdpo.engine.intact import AGAIN, check_files
 from unmdpo.engine.settings import ModelSource
 from unmdpo.errors import UnmdpoWarning, UserError
 
 SHOWN = 4  # names in a message
+MOST = {"num_hidden_layers": 10_000, "hidden_size": 1_000_000, "vocab_size": 100_000_000}
 BUFFERS = re.compile(r"(masked_bias|inv_freq|attn\.bias)$")  # that older files hold, and nobody reads
 
 
@@ -36,10 +38,12 @@ def compute_dtype(device: torch.device) -> torch.dtype:
 def check_reachable(source: ModelSource) -> None:
     """Fetches only a small file, to raise now what loading the model would raise hours later: a misspelled name, terms
     that were not accepted, a model missing from the cache."""
+    check_files(source)
     if source.gguf_file is not None:
         return  # the first stage converts it
     with explaining("configuration", source):
-        AutoConfig.from_pretrained(source.path, **source.arguments)
+        config = AutoConfig.from_pretrained(source.path, **source.arguments)
+    _check_size(config, source)
 
 
 def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
@@ -87,7 +91,10 @@ def read_weights(kind: Any, source: ModelSource, **more: Any) -> PreTrainedModel
     """`kind.from_pretrained`, but all weights of the model must come from the files, and all layers of the files be
     used: Transformers draws missing weights at random and goes on. Others that nobody needs, such as another head, are
     told of."""
+    check_files(source)
     check_shards(Path(source.path))
+    if source.gguf_file is None:
+        more |= {"use_safetensors": True}  # nothing is unpickled
     with explaining("model", source):
         model, info = kind.from_pretrained(
             source.path, **source.arguments, **more, output_loading_info=True, ignore_mismatched_sizes=True
@@ -204,30 +211,50 @@ def read_template(template: str) -> str:
 
 @contextlib.contextmanager
 def explaining(what: str, source: ModelSource) -> Iterator[None]:
-    """Explains why something could not be loaded. The model's own code may raise anything."""
+    """Explains why something could not be loaded. Damaged files make the libraries raise anything, as the model's own
+    code may."""
     try:
         yield
+    except (torch.OutOfMemoryError, UserError):
+        raise
     except (OSError, ValueError, ImportError) as error:
         raise _not_loaded(what, source, error) from error
     except Exception as error:
-        if not source.trust_remote_code:
-            raise
-        reason = f"its own code failed: {type(error).__name__}: {error}"
-        raise UserError(f"the {what} of '{source.path}' could not be loaded: {reason}") from error
+        whose = "its own code failed: " if source.trust_remote_code else ""
+        reason = f"{whose}{type(error).__name__}: {_first_line(error)}"
+        raise UserError(f"the {what} of '{source.path}' could not be loaded: {reason}\n{_advice(source)}") from error
 
 
 def _not_loaded(what: str, source: ModelSource, error: Exception) -> UserError:
     if source.gguf_file is not None and isinstance(error, ImportError):
         return UserError(f"'{source.gguf_file}' needs another package: pip install 'unmdpo[gguf]'")
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    reason = _first_line(error) or type(error).__name__
     if "trust_remote_code" in str(error):
         return UserError(
             f"the {what} of '{source.path}' is code that comes with it; if you trust its authors, set "
             "model.trust_remote_code=true"
         )
     at = f" at revision {source.revision}" if source.revision else ""
-    return UserError(
-        f"the {what} of '{source.path}'{at} could not be loaded: {reason}\n"
+    return UserError(f"the {what} of '{source.path}'{at} could not be loaded: {reason}\n{_advice(source)}")
+
+
+def _advice(source: ModelSource) -> str:
+    if Path(source.path).is_dir():
+        return "A file in that folder may be damaged, or of another model: download the model again."
+    return (
         "Check the name. For a gated model, accept its terms on the Hub and run `hf auth login`. Without a "
         "network, set model.path to a local folder, or HF_HOME to a cache that has it."
     )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def _check_size(config: PreTrainedConfig, source: ModelSource) -> None:
+    """Some configurations describe models that nobody could hold, and would be built for hours."""
+    config = config.get_text_config()
+    for name, most in MOST.items():
+        value = getattr(config, name, None)
+        if isinstance(value, int) and not 0 < value <= most:
+            raise UserError(f"the configuration of '{source.path}' says {name}: {value}, which cannot be; {AGAIN}")

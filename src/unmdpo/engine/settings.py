@@ -8,8 +8,10 @@ from pydantic import Field, model_validator
 
 from unmdpo.catalog.objectives import OBJECTIVES, Objective
 from unmdpo.errors import UserError, did_you_mean
-from unmdpo.settings import SEED, Count, Nonnegative, Positive, Share, Shares, Strict
+from unmdpo.settings import SEED, Count, Nonnegative, Place, Positive, Seed, Share, Shares, Strict
 
+Rate = Annotated[float, Field(gt=0, le=1000)]
+Ranks = Annotated[int, Field(ge=1, le=4096)]
 Schedule = Literal["constant", "linear", "cosine"]
 MAX_LENGTH, MAX_NEW_TOKENS = 4096, 512  # tokens of a prompt with its response; of an answer
 
@@ -17,9 +19,9 @@ MAX_LENGTH, MAX_NEW_TOKENS = 4096, 512  # tokens of a prompt with its response; 
 class ModelSource(Strict):
     """Where a model comes from and how its prompts are formatted."""
 
-    path: str = Field(description="Hub name or local folder of the initial instruction-tuned model")
+    path: Place = Field(description="Hub name or local folder of the initial instruction-tuned model")
     revision: str | None = None
-    gguf_file: str | None = Field(None, description="a GGUF file at that path, with weights and tokenizer")
+    gguf_file: Place | None = Field(None, description="a GGUF file at that path, with weights and tokenizer")
     template: str | None = Field(
         None, description="Jinja text, or a .jinja file, for a tokenizer without a chat template"
     )
@@ -51,7 +53,7 @@ class ModelSource(Strict):
 class AdapterSettings(Strict):
     """Train a LoRA adapter instead of all weights."""
 
-    rank: Count = 64
+    rank: Annotated[int, Field(ge=1, le=65_536)] = 64
     alpha: Count | None = Field(None, description="default: 2·rank")
     dropout: Share = 0.0
     targets: str | list[str] = Field("all-linear", description="PEFT's target modules; never the head")
@@ -92,8 +94,8 @@ class DefaultBudget(Budget):
 class TrainingOverrides(Budget):
     """What one pilot or policy does differently; the rest is as in `training`."""
 
-    learning_rate: Positive | None = None
-    seed: int | None = None
+    learning_rate: Rate | None = None
+    seed: Seed | None = None
     adapter: AdapterSettings | None = None
 
 
@@ -101,7 +103,7 @@ class TrainingSettings(DefaultBudget):
     """Training settings, with the paper's values as defaults ("Policy training and baseline settings")."""
 
     batch: Count = Field(128, description="pairs in a global batch")
-    learning_rate: Positive = 1e-6
+    learning_rate: Rate = 1e-6
     warmup: Annotated[int, Field(ge=0)] = Field(20, description="updates before the full learning rate is reached")
     schedule: Schedule = Field("constant", description="learning rate schedule after the warm-up")
     weight_decay: Nonnegative = 0.1
@@ -112,7 +114,7 @@ class TrainingSettings(DefaultBudget):
     router_aux_loss_coef: Nonnegative = Field(
         0.0, description="weight of the loss that keeps a mixture's experts evenly used, on each microbatch"
     )
-    seed: int | None = Field(None, description="seed for data order and dropout; default: the recipe's")
+    seed: Seed | None = Field(None, description="seed for data order and dropout; default: the recipe's")
 
     @property
     def random_seed(self) -> int:
@@ -144,8 +146,8 @@ def updates_per_epoch(slots: int, batch: int) -> int:
 class ComputeSettings(Strict):
     """How work is done. It changes results only by rounding, so it is not part of any cache key."""
 
-    ranks: Count = Field(1, description="processes (GPUs) that share one model, sharded")
-    ranks_of: dict[str, Count] = Field(
+    ranks: Ranks = Field(1, description="processes (GPUs) that share one model, sharded")
+    ranks_of: dict[str, Ranks] = Field(
         {}, description="another number for some kinds of stages, such as {pilot: 1, generation: 8}"
     )
     rank_minutes: Positive = Field(30.0, description="a rank that keeps the others waiting longer counts as lost")

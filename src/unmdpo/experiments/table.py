@@ -237,7 +237,11 @@ EXPERIMENTS: dict[str, Experiment] = {
             Point("two passes", overrides=("pilots.updates=null", "pilots.evidence=two-passes")),
             Point("5 folds, LoRA rank 8", overrides=("pilots.adapter={rank: 8}", "pilots.learning_rate=1e-3")),
         ),
-        {"Spearman of q̂ with q*": {"seq": recovery("seq")}, "cost, DPO runs": {"seq": pilot_cost}},
+        {
+            "Spearman of q̂ with q*": {"seq": recovery("seq")},
+            "held-out gain over q ≡ 1": {"seq": held_out_gain("seq")},
+            "cost, DPO runs": {"seq": pilot_cost},
+        },
         (_SCALES, _DPO),
     ),
 }

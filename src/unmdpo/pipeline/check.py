@@ -6,11 +6,11 @@ from pathlib import Path
 
 from unmdpo.catalog.estimators import ESTIMATORS
 from unmdpo.catalog.judges import JudgeSettings, kind_of
-from unmdpo.data import Message
 from unmdpo.engine.models import check_reachable
 from unmdpo.engine.pairs.encode import Encoder
 from unmdpo.engine.settings import ModelSource
 from unmdpo.errors import UserError, did_you_mean
+from unmdpo.files import expanded
 from unmdpo.pipeline.run import Run
 from unmdpo.pipeline.stages import KINDS
 from unmdpo.pipeline.stages.evaluation import JUDGEMENT_STAGE
@@ -54,7 +54,7 @@ def check_model(source: ModelSource) -> None:
     """Checks that the model can be found and that its tokenizer has a working chat template."""
     check_reachable(source)
     if source.gguf_file is None:  # otherwise the first stage converts it
-        Encoder.of(source).prompt_text((Message("user", "?"),))
+        Encoder.of(source).template.prove()
 
 
 def check_judge(recipe: Recipe) -> None:
@@ -93,7 +93,7 @@ def missing_places(recipe: Recipe) -> dict[str, str]:
             data[f"evaluation.answers.{name}"] = path if isinstance(path, str) else None
     named = [(key, path, Path(path)) for key, path in models.items() if path is not None]
     # data paths may start with ~, which model loaders do not expand
-    named += [(key, path, Path(path).expanduser()) for key, path in data.items() if path is not None]
+    named += [(key, path, expanded(path)) for key, path in data.items() if path is not None]
     return {key: path for key, path, place in named if not _hub_name(path) and not place.exists()}
 
 

@@ -40,6 +40,9 @@ KNOWN_SHAPES = {  # lets packaged recipes be planned without a network
     "Skywork/Skywork-Reward-V2-Llama-3.1-8B": "8b",
     "models/smollm2": "135m",
     "models/arena-judge": "135m",
+    "models/judge-arena": "135m",
+    "models/judge-feedback": "135m",
+    "models/judge-votes": "135m",
 }
 COMPILING = 12.0  # seconds in the first pass over pairs on a GPU; 9 to 19 were seen, and none in a warm process
 KEPT = 2  # checkpoints

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from unmdpo.data.files import data_files
-from unmdpo.files import files_below, sha256, write_json
+from unmdpo.errors import UserError
+from unmdpo.files import expanded, files_below, sha256, write_json
 from unmdpo.pipeline.store import Store
 
 # What Transformers may read of a model's folder. Everything else there, such as a model card, changes no result.
@@ -50,7 +51,7 @@ class Fingerprints:
             write_json(self._file, self._known)
 
     def _of(self, path: str, read: Callable[[Path], Iterable[Path]]) -> Sums | None:
-        place = Path(path).expanduser()
+        place = expanded(path)
         if place.is_file():
             return {place.name: self._checksum(place)}
         if place.is_dir():
@@ -62,10 +63,17 @@ class Fingerprints:
         seen = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
         known = None if name in self._doubted else self._known.get(name)
         if not isinstance(known, dict) or known.get("seen") != seen or not isinstance(known.get("sha256"), str):
-            known = self._known[name] = {"seen": seen, "sha256": sha256(path)}
+            known = self._known[name] = {"seen": seen, "sha256": _read_whole(path)}
             self._doubted.discard(name)
             self._changed = True
         return str(known["sha256"])
+
+
+def _read_whole(path: Path) -> str:
+    try:
+        return sha256(path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def _remembered(path: Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from unmdpo.engine.models import context_length
 from unmdpo.engine.pairs.encode import EncodedPairs, Encoder
 from unmdpo.engine.shapes import pair_lengths
+from unmdpo.files import expanded
 from unmdpo.pipeline.artifacts import COMPARISONS, PAIRS
 from unmdpo.pipeline.run import Run
 from unmdpo.pipeline.stage import Job, Notes
@@ -58,7 +59,7 @@ def _notes(run: Run) -> Notes:
 
 
 def _here(path: str) -> bool:
-    return Path(path).expanduser().exists()
+    return expanded(path).exists()
 
 
 def _sampled(run: Run, folder: Path, notes: Notes) -> Sizes:

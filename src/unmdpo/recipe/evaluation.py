@@ -8,15 +8,15 @@ from unmdpo.catalog.endpoints import Endpoint, Vllm
 from unmdpo.catalog.judges import AnyJudge, JudgeSettings
 from unmdpo.catalog.objectives import INITIAL
 from unmdpo.engine.settings import MAX_NEW_TOKENS
-from unmdpo.settings import Count, Name, Nonnegative, Positive, Seeds, Strict, Triple, names_only
+from unmdpo.settings import Count, Name, Nonnegative, Place, Positive, Seed, Seeds, Strict, Triple, names_only
 
 
 class PanelRecipe(Strict):
     """Prompts that policies answer."""
 
     size: Count
-    seed: int
-    path: str | None = Field(
+    seed: Seed
+    path: Place | None = Field(
         None, description="a file of prompts (`prompt` or `instruction`) instead of the validation data"
     )
     apart: bool = Field(False, description="not answered; its prompts are only kept out of later panels")

@@ -1,7 +1,7 @@
 """Loads recipes by name or path: finds them, applies overrides, checks them, and explains mistakes."""
 
 import json
-import os.path
+import os
 import re
 from collections.abc import Sequence
 from importlib import resources
@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from unmdpo.errors import UserError, did_you_mean
+from unmdpo.files import expanded
 from unmdpo.recipe.recipe import Recipe
 from unmdpo.recipe.yamls import Document
 
@@ -74,7 +75,7 @@ def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _find(name: str) -> Document:
-    path = Path(os.path.expanduser(name))  # noqa: PTH111 - Path.expanduser raises for unknown users
+    path = expanded(name)
     if path.suffix in {".yaml", ".yml"} or os.sep in name:
         try:
             return Document(path.read_text("utf-8"), name)

@@ -15,7 +15,7 @@ from unmdpo.recipe.agreement import pilot_settings, scale_beta, scale_settings
 from unmdpo.recipe.evaluation import EvaluationRecipe, PublishedRecipe
 from unmdpo.recipe.seeds import Trained, paired, seeded
 from unmdpo.recipe.settings import DataRecipe, PilotsRecipe, PolicyRecipe, ScaleRecipe
-from unmdpo.settings import SEED, Name, Positive, Strict, among, error_at, names_only
+from unmdpo.settings import SEED, Name, Positive, Seed, Strict, among, error_at, names_only
 
 
 class Recipe(Strict):
@@ -24,7 +24,7 @@ class Recipe(Strict):
     name: Name
     description: str = ""
     table: str = Field("", description="the paper's table that it repeats; recipes are listed by it")
-    seed: int = SEED
+    seed: Seed = SEED
     beta: Positive = Field(
         BETA, description="β₀ for pilots and for every objective without its own β (SimPO has its own)"
     )

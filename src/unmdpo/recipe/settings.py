@@ -20,7 +20,20 @@ from unmdpo.data.strength import PairRule, StrengthRule
 from unmdpo.engine.settings import MAX_LENGTH, DefaultBudget, ModelSource, ObjectiveChoice, TrainingOverrides
 from unmdpo.errors import UserError
 from unmdpo.placement import Placement
-from unmdpo.settings import SEED, Count, Name, Nonnegative, Positive, Seeds, Strict, among, error_at, names_only
+from unmdpo.settings import (
+    SEED,
+    Count,
+    Name,
+    Nonnegative,
+    Place,
+    Positive,
+    Seed,
+    Seeds,
+    Strict,
+    among,
+    error_at,
+    names_only,
+)
 
 
 def _names_of(table: dict[str, Any], *others: str) -> Any:
@@ -34,12 +47,12 @@ EstimatorName = Annotated[str, Field(json_schema_extra=_names_of(ESTIMATORS))]
 
 
 class ValidationRecipe(Strict):
-    path: str | None = Field(None, description="file, folder or Hub name, if not the training data's")
+    path: Place | None = Field(None, description="file, folder or Hub name, if not the training data's")
     split: str = "validation"
     fraction: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None, description="hold out this share of the training prompts instead"
     )
-    seed: int = Field(SEED, description="seed for choosing the held-out share")
+    seed: Seed = Field(SEED, description="seed for choosing the held-out share")
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
@@ -56,7 +69,7 @@ class RowsRecipe(Strict):
     """Which rows to read, and how they become comparisons."""
 
     source: SourceName = AUTO
-    path: str | None = Field(None, description="file, folder or Hub name; default: the source's own")
+    path: Place | None = Field(None, description="file, folder or Hub name; default: the source's own")
     revision: str | None = None
     config: str | None = Field(None, description="configuration of a Hub dataset, or a subfolder")
     split: str = "train"
@@ -133,8 +146,8 @@ class PilotsRecipe(DefaultBudget, TrainingOverrides):
         "folds",
         description="from one pilot for each fold, trained on the others; or from pilots that pass over the data once",
     )
-    folds: Annotated[int, Field(ge=2)] = 5
-    fold_seed: int = FOLD_SEED
+    folds: Annotated[int, Field(ge=2, le=100)] = 5
+    fold_seed: Seed = FOLD_SEED
     objective: ObjectiveName = "fixed-margin"
     settings: dict[str, Any] = Field(
         {}, description="the objective's settings; default: τ and m(k) of the scales that are fitted to the pilots"

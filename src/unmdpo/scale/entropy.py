@@ -6,6 +6,7 @@ fold; their pooled held-out predictions pass once through the centered map with 
 """
 
 import math
+import warnings
 from functools import partial
 from typing import ClassVar, Self
 
@@ -14,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
 from unmdpo.catalog.estimators import EntropySettings
+from unmdpo.errors import UnmdpoWarning, UserError
 from unmdpo.scale import maps
 from unmdpo.scale.base import FrozenScale, domain_count, fold_count, folds_of
 from unmdpo.scale.data import VOTE_CATEGORIES, Rows, Units
@@ -24,7 +26,7 @@ from unmdpo.scale.head import ScaleHead
 from unmdpo.scale.maps import Center
 
 SEED_STEP = 1009
-GATE = ("positive correlation", "scale varies", "geometrically centered over rows")
+GATE = ("correlation is positive", "scale varies", "scale is centered")
 
 
 def entropy_targets(votes: Tensor) -> Tensor:
@@ -68,6 +70,8 @@ class EntropyScale(FrozenScale):
         squashed = maps.squashed(raw, self.center_)
         self.diagnostics_ = diagnose(self.q_, rows, margins(rows, 1.0, None), squashed)
         self._diagnose(raw[rows.unit], targets, rows)
+        if not self.passes:
+            self._give_way()
         return self
 
     def _fit_head(
@@ -104,7 +108,25 @@ class EntropyScale(FrozenScale):
         self.gate_ = dict(zip(GATE, passed, strict=True))
         self.diagnostics_["gate"] = float(all(self.gate_.values()))
 
+    @property
+    def passes(self) -> bool:
+        return all(self.gate_.values())
+
+    def _give_way(self) -> None:
+        """What does not pass the gate is no scale ("Out-of-fold predictive diagnostic")."""
+        failed = ", ".join(name for name, passed in self.gate_.items() if not passed)
+        problem = (
+            f"the entropy scale does not pass its gate ({failed}: no); the correlation of its held-out predictions "
+            f"with the votes' entropy is {self.diagnostics_['target_correlation']:.4f}"
+        )
+        if self.settings.otherwise == "refuse":
+            raise UserError(f"{problem}; take another estimator, or settings: {{otherwise: one}} to go on with q ≡ 1")
+        warnings.warn(f"{problem}; q ≡ 1 is taken instead", UnmdpoWarning, stacklevel=2)
+        self.q_ = torch.ones_like(self.q_)
+
     def predict(self, units: Units) -> Tensor:
+        if not self.passes:
+            return torch.ones(len(units))
         with torch.no_grad():
             raw = torch.stack([head.raw(units) for head in self.heads_]).mean(0)
         return maps.centered(raw, self.center_).exp()

@@ -1,11 +1,15 @@
 """Where prompt and response meet, with the tokenizers and templates that people bring."""
 
+import copy
+
 import pytest
 
 from tests.worlds.templates import TEMPLATES, TOKENIZERS, tokenizer_like
 from unmdpo.data import Comparison, Message, Origin
+from unmdpo.engine.pairs import template
 from unmdpo.engine.pairs.encode import Encoder
-from unmdpo.errors import DataError
+from unmdpo.engine.pairs.template import ChatTemplate
+from unmdpo.errors import DataError, UserError
 
 PLAIN = ("Hello there", "你好", "def f(x):\n    return x", "- one\n- two")
 NASTY = ("\nHello", " Hello", "\n\n\nHello\n", "  x ", "\t- a\n", "<think>\nwhy\n</think>\n\nHello", ".\n\nok", "")
@@ -188,3 +192,33 @@ def test_a_template_that_changes_words_keeps_the_response():
     )
     ((_, response),) = texts(Encoder(tokenizer_like("byte_level", shouting)), comparisons(["Hello there"]))
     assert response == "Hello there"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("{{ raise_exception('no such role') }}", "no such role"),
+        ("{% for", "unexpected"),
+        ("{{ missing.part }}", "'missing' is undefined"),
+        ("{% for i in range(1000000000) %}{% endfor %}", "Range too big"),
+        ("{{ 'a' * 10000000000 }}", "repeats something a million times"),
+        ("{% for m in messages %}{{ m['content'] * 99999 * 9 }}{% endfor %}", "characters for a conversation of 6"),
+        ("{{ ''.__class__.__mro__ }}", "unsafe"),
+        ("{{ 1 / 0 }}", "division by zero"),
+        ("Hello", "does not write what the user says"),
+        ("", "does not write what the user says"),
+    ],
+)
+def test_a_template_that_cannot_be_used_is_told_before_any_work(text, told):
+    tokenizer = copy.deepcopy(tokenizer_like("byte_level", "qwen3"))
+    tokenizer.chat_template = text
+    with pytest.raises(UserError, match=told):
+        ChatTemplate(tokenizer).prove()
+
+
+def test_a_template_that_never_ends_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(template, "PATIENCE", 0.02)
+    tokenizer = copy.deepcopy(tokenizer_like("byte_level", "qwen3"))
+    tokenizer.chat_template = "{% for i in range(3000) %}{% for j in range(1000) %}{% endfor %}{% endfor %}"
+    with pytest.raises(UserError, match="writes one word for"):
+        ChatTemplate(tokenizer).prove()

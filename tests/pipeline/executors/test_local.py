@@ -146,8 +146,8 @@ def test_a_killed_process_is_told(folder, tmp_path):
 
 @pytest.mark.timeout(1800)
 def test_two_ranks_share_a_model(done, folder, tmp_path):
-    """`compute.ranks: 2`: reference, pilots and policies are each sharded over two processes."""
-    policies = {"dpo": {"objective": "dpo"}, "joint": {"objective": "unm-ao", "scale": "joint"}}
+    """`compute.ranks: 2`: the reference and policies are each sharded over two processes."""
+    policies = {"joint": {"objective": "unm-ao", "scale": "joint"}}
     scales = {"joint": {"estimator": "joint"}}
     both = [
         execute(
@@ -159,9 +159,8 @@ def test_two_ranks_share_a_model(done, folder, tmp_path):
         for ranks in (1, 2)
     ]
     assert both[1].artifact("policy[joint]").manifest["ranks"] == 2
-    for name in policies:
-        one, two = (load_file(run.policy(name) / "model.safetensors") for run in both)
-        assert all(torch.allclose(one[key], two[key], atol=1e-4) for key in one)
+    one, two = (load_file(run.policy("joint") / "model.safetensors") for run in both)
+    assert all(torch.allclose(one[key], two[key], atol=1e-4) for key in one)
 
 
 def test_warnings_of_a_stage_s_process_are_passed_on(folder, tmp_path):
@@ -184,9 +183,9 @@ def test_workers_start_from_nothing_where_no_fork_can_use_the_gpus(folder, tmp_p
 
     monkeypatch.setattr(local, "gpu_names", lambda: ["0"])
     monkeypatch.setattr(local, "gpu_memory", memory)
-    run = execute(open_run(recipe(folder), Store(tmp_path / "store")), until="encoded", jobs=2)
+    run = execute(open_run(recipe(folder), Store(tmp_path / "store")), until="comparisons", jobs=2)
     assert asked == ["forkserver", "spawn"]
-    assert run.find(run.stages["encoded"]) is not None
+    assert run.find(run.stages["comparisons"]) is not None
 
 
 def test_gpus_that_never_answer_are_told(folder, tmp_path, monkeypatch):

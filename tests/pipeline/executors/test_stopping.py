@@ -15,7 +15,7 @@ from unmdpo.pipeline.run import open_run
 from unmdpo.pipeline.store import Store
 
 COMMAND = [sys.executable, "-c", "from unmdpo.cli import main; main()", "run"]
-TRAINING = {"updates": 150, "batch": 8, "learning_rate": 1e-3, "warmup": 1}
+TRAINING = {"updates": 80, "batch": 8, "learning_rate": 1e-3, "warmup": 1}
 
 
 @pytest.fixture

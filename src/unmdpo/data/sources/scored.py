@@ -13,7 +13,7 @@ from unmdpo.data.comparison import Comparison, Origin
 from unmdpo.data.identity import Prompt, prompt_hash
 from unmdpo.data.rows import Row
 from unmdpo.data.sources.base import Source
-from unmdpo.data.strength import PairRule
+from unmdpo.data.strength import MOST_PAIRS, PairRule
 
 
 class Answer(NamedTuple):
@@ -47,7 +47,7 @@ class Scored(Source):
         for answers in prompts.values():
             if len(answers) == 1:
                 bad.left_out["a prompt has fewer than two answers"] += 1
-            yield from compared(answers, self.settings.pairing)
+            yield from compared(answers, self.settings.pairing, bad)
 
     def answers(self, row: Row) -> list[Answer]:
         prompt = row.prompt("prompt")
@@ -78,7 +78,7 @@ class AnswersInOneRow(Source):
 
     def comparisons(self, rows: Iterable[Row], bad: BadRows) -> Iterator[Comparison]:
         for answers in bad.parse(rows, self._several):
-            for pair in compared(answers, self.settings.pairing):
+            for pair in compared(answers, self.settings.pairing, bad):
                 if pair.chosen == pair.rejected:
                     bad.left_out["two answers to a prompt are the same text"] += 1
                 else:
@@ -91,8 +91,10 @@ class AnswersInOneRow(Source):
         return answers
 
 
-def compared(answers: Sequence[Answer], pairing: PairRule) -> Iterator[Comparison]:
+def compared(answers: Sequence[Answer], pairing: PairRule, bad: BadRows) -> Iterator[Comparison]:
     """The pairs that the rule selects, with their score gaps."""
+    if left_out := pairing.left_out(len(answers)):
+        bad.left_out[f"pairs beyond {MOST_PAIRS:,} of a prompt, drawn at random"] += left_out
     for better, worse, gap in pairing.select([answer.score for answer in answers]):
         good = answers[better]
         yield Comparison(

@@ -19,6 +19,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from unmdpo.catalog.judges import FunctionSettings, RewardModelSettings
 from unmdpo.data.identity import Prompt
+from unmdpo.engine.inference.overheard import overheard
 from unmdpo.engine.inference.padding import of_one_length, padding_is_harmless, shortest_and_longest
 from unmdpo.engine.models import check_reachable, explaining
 from unmdpo.engine.pairs.encode import Encoder
@@ -26,7 +27,7 @@ from unmdpo.engine.pairs.padding import alike, padded
 from unmdpo.engine.ranks import Ranks
 from unmdpo.engine.settings import ModelSource
 from unmdpo.engine.sharding import open_to_read, weight_shapes
-from unmdpo.errors import UserError, did_you_mean
+from unmdpo.errors import Stopped, UserError, did_you_mean
 
 Judge = Callable[[Sequence[Prompt], Sequence[str]], list[float]]
 TOKEN_BUDGET = 16_384  # per padded batch
@@ -123,6 +124,7 @@ def open_reward_model(settings: RewardModelSettings) -> Judge:
 def check_reward_model(settings: RewardModelSettings) -> None:
     source = reward_model_source(settings)
     check_reachable(source)
+    Encoder.of(source).template.prove()
     if Path(source.path).is_dir():  # elsewhere, it would download the weights
         _chosen_output(source, settings.label, _count_outputs(source))
 
@@ -143,7 +145,7 @@ def open_function(settings: FunctionSettings) -> Judge:
     add_cwd_to_path()
     try:
         function = getattr(importlib.import_module(module_name), function_name)
-    except Exception as error:  # a user's module can raise anything on import
+    except (Exception, SystemExit) as error:  # a user's module can do anything on import
         raise UserError(
             f"judge function '{name}': {type(error).__name__}: {error}; name it as package.module:function, "
             "importable from the current folder or PYTHONPATH"
@@ -165,19 +167,21 @@ def function_files(settings: FunctionSettings) -> list[str]:
 
 
 def add_cwd_to_path() -> None:
-    """Makes modules in the current folder importable, as `python -m` does."""
+    """Makes modules in the current folder importable, after those that are installed: a file there that is named like
+    a library must not replace it."""
     here = str(Path.cwd())
     if here not in sys.path:
-        sys.path.insert(0, here)
+        sys.path.append(here)
 
 
 def checked(judge: Judge, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[float]:
     """The judge's scores: one finite number per response, or an error that says which are not."""
     try:
-        scores = [float(score) for score in judge(prompts, responses)]
-    except UserError:
+        with overheard("the judge"):
+            scores = [float(score) for score in judge(prompts, responses)]
+    except (UserError, Stopped, KeyboardInterrupt, torch.OutOfMemoryError):
         raise
-    except Exception as error:  # a user's function can raise anything, and is theirs to fix
+    except BaseException as error:  # a user's function can raise anything, and is theirs to fix
         raise UserError(f"the judge failed: {type(error).__name__}: {error}{_where(error)}") from error
     if len(scores) != len(responses):
         raise UserError(f"the judge returned {len(scores)} scores for {len(responses)} responses")
@@ -187,7 +191,7 @@ def checked(judge: Judge, prompts: Sequence[Prompt], responses: Sequence[str]) -
     return scores
 
 
-def _where(error: Exception) -> str:
+def _where(error: BaseException) -> str:
     """The file and line that raised the error."""
     frames = traceback.extract_tb(error.__traceback__)
     return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""

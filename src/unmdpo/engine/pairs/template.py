@@ -6,6 +6,7 @@ with the user's. A conversation that a template does not take is adapted in the 
 
 import json
 import re
+import threading
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
@@ -19,10 +20,16 @@ from unmdpo.errors import UserError
 
 TODAY = datetime(2024, 7, 26)  # for templates that write the date: the paper's `date_string`
 CLOCK = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
+REPEATS = re.compile(r"\*\s*\d{6,}|\d{6,}\s*\*|%\d{6,}")  # would take all memory before any time is up
 GAP = "\n\n"  # between texts that come to stand in one turn
 PROBE = "unmdpo"
+ANOTHER = "set another one with model.template, or its arguments with model.chat_template"
 
-FAILURES = (TemplateError, TypeError, ValueError, KeyError, AttributeError)  # what a template's code may raise
+FAILURES = (  # what a template's code may raise
+    TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, MemoryError, RecursionError,
+)  # fmt: skip
+PATIENCE = 20.0  # seconds for one word
+ALLOWANCE, PER_CHARACTER = 1_000_000, 100  # a template writes no more around a conversation
 MERGED, OPENED, FOLDED, LOST = "merged", "opened", "folded", "lost"
 WAYS: tuple[tuple[str, ...], ...] = (  # from mild to strong
     (), (MERGED,), (MERGED, OPENED), (FOLDED,), (FOLDED, MERGED), (FOLDED, MERGED, OPENED),
@@ -79,10 +86,30 @@ class ChatTemplate:
         try:
             return self._render(messages, prefix=prefix)
         except FAILURES as error:
-            raise UserError(
-                f"the chat template of {self.name} fails: {error}; "
-                "set another one with model.template, or its arguments with model.chat_template"
-            ) from error
+            reason = str(error).strip() or type(error).__name__
+            raise UserError(f"the chat template of {self.name} fails: {reason}; {ANOTHER}") from error
+
+    def prove(self) -> None:
+        """Renders a word. A template is a program, and one that never ends is better met here than in training."""
+        if REPEATS.search(self.text):
+            raise UserError(f"the chat template of {self.name} repeats something a million times; {ANOTHER}")
+        said: list[str | BaseException] = []
+
+        def attempt() -> None:
+            try:
+                said.append(self.render([{"role": "user", "content": PROBE}], prefix=True))
+            except BaseException as error:
+                said.append(error)
+
+        thread = threading.Thread(target=attempt, name="unmdpo-template", daemon=True)
+        thread.start()
+        thread.join(PATIENCE)
+        if not said:
+            raise UserError(f"the chat template of {self.name} writes one word for {PATIENCE:.0f} s; {ANOTHER}")
+        if isinstance(said[0], BaseException):
+            raise said[0]
+        if PROBE not in said[0]:
+            raise UserError(f"the chat template of {self.name} does not write what the user says; {ANOTHER}")
 
     @cached_property
     def frame(self) -> Frame:
@@ -106,6 +133,9 @@ class ChatTemplate:
             **self.arguments,
         )
         assert isinstance(text, str)
+        given = sum(len(message["content"]) for message in messages)
+        if len(text) > ALLOWANCE + PER_CHARACTER * given:
+            raise ValueError(f"it writes {len(text):,} characters for a conversation of {given:,}")
         return text
 
     def _way(self, roles: tuple[str, ...]) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from unmdpo.engine.ranks import Ranks, local_device
 from unmdpo.engine.settings import ModelSource
 from unmdpo.engine.sharding import open_to_read
 from unmdpo.errors import UserError
+from unmdpo.files import expanded
 from unmdpo.journal import Journal
 from unmdpo.pipeline.artifacts import GENERATIONS, MODEL, PANEL, Line, Panel
 from unmdpo.pipeline.costs import Cost, Estimates
@@ -164,7 +165,7 @@ def _policy(job: Job[AnswerSettings], source: ModelSource) -> PreTrainedModel:
 
 def _bring_in(job: Job[AnswerSettings], path: Path) -> Notes:
     """Takes answers that were made elsewhere, one for every prompt of the panel."""
-    prompts, answers = job.load(PANEL, "panel"), read_answers(path.expanduser())
+    prompts, answers = job.load(PANEL, "panel"), read_answers(expanded(path))
     missing = [place for place, name in enumerate(prompts.hashes) if name not in answers]
     if missing:
         raise UserError(

@@ -2,7 +2,6 @@
 
 import warnings
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from unmdpo.engine.models import context_length
 from unmdpo.engine.pairs.encode import EncodedPairs, Encoder
 from unmdpo.engine.settings import ModelSource
 from unmdpo.errors import UnmdpoWarning, UserError
+from unmdpo.files import expanded
 from unmdpo.pipeline.artifacts import COMPARISONS, PAIRS, PANEL, VALIDATION, Panel
 from unmdpo.pipeline.graph import Files, Graph
 from unmdpo.pipeline.stage import Job, Kind, Notes, PinnedModel, Stage
@@ -129,7 +129,7 @@ def draw_panel(job: Job[PanelSettings]) -> Notes:
         rows = job.load(VALIDATION, VALIDATION_STAGE.name)
         prompts, domains = {row.prompt_hash: row.prompt for row in rows}, modal_domains(rows)
     else:
-        prompts, domains = read_prompts(Path(job.settings.path).expanduser())
+        prompts, domains = read_prompts(expanded(job.settings.path))
     earlier = {
         prompt
         for name, artifact in job.inputs.items()

@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from unmdpo.catalog.estimators import ESTIMATORS, EstimatorSettings, GivenSettin
 from unmdpo.data import Comparison, Prompt
 from unmdpo.data.panels import read_scales
 from unmdpo.errors import UnmdpoWarning, UserError
+from unmdpo.files import expanded
 from unmdpo.pipeline.artifacts import COMPARISONS, EMBEDDINGS, ESTIMATOR, PROMPTS, SCALES, Evidence, ScaleTable
 from unmdpo.pipeline.graph import Files, Graph
 from unmdpo.pipeline.stage import Job, Kind, Notes, Stage
@@ -144,7 +144,7 @@ def features_for(settings: EstimatorSettings, embeddings: Tensor, prompts: Seque
 
 def _given(settings: GivenSettings, hashes: list[str]) -> Tensor:
     """(u, 1) log q from a file."""
-    scales = read_scales(Path(settings.path).expanduser())
+    scales = read_scales(expanded(settings.path))
     missing = [name for name in hashes if name not in scales]
     if missing:
         raise UserError(

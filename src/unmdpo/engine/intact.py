@@ -1,0 +1,66 @@
+"""Looks at the files of a model on this disk before anything is loaded from them: a download that was cut, or a clone
+without its large files, is then named by the file, and long before it is needed."""
+
+import json
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from unmdpo.engine.settings import ModelSource
+from unmdpo.errors import UserError
+
+WEIGHTS = "*.safetensors"
+POINTER = b"version https://git-lfs.github.com/spec/"
+LARGEST_POINTER = 1024  # bytes
+SETTINGS = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json")
+AGAIN = "download the model again"
+
+
+def check_files(source: ModelSource) -> None:
+    """Raises for the first file that cannot be what its name says. Models of the Hub are checked when they are
+    downloaded."""
+    folder = Path(source.path)
+    if not folder.is_dir():
+        return
+    weights = [folder / source.gguf_file] if source.gguf_file is not None else sorted(folder.glob(WEIGHTS))
+    for path in [*sorted(folder.glob("*.json")), *weights]:
+        _check_no_pointer(path)
+    for name in SETTINGS:
+        _check_settings(folder / name)
+    if source.gguf_file is not None:
+        return
+    _check_no_pickles(folder, weights)
+    for path in weights:
+        try:
+            with safe_open(path, "numpy"):  # reads the header, and compares it with the file's length
+                pass
+        except (SafetensorError, OSError) as error:
+            raise UserError(f"{path} is damaged or cut off ({_first_line(error)}); {AGAIN}") from error
+
+
+def _check_no_pointer(path: Path) -> None:
+    if path.is_file() and path.stat().st_size <= LARGEST_POINTER and path.read_bytes().startswith(POINTER):
+        raise UserError(f"{path} is a Git LFS pointer, not the file itself: run `git lfs pull` in its folder")
+
+
+def _check_settings(path: Path) -> None:
+    """Transformers does without some of them if they cannot be read, and then stops at other tokens."""
+    try:
+        is_object = not path.is_file() or isinstance(json.loads(path.read_text("utf-8")), dict)
+    except (ValueError, RecursionError, OSError) as error:
+        raise UserError(f"{path} is not a JSON file ({_first_line(error)}); {AGAIN}") from error
+    if not is_object:
+        raise UserError(f"{path} should hold a JSON object; {AGAIN}")
+
+
+def _check_no_pickles(folder: Path, weights: list[Path]) -> None:
+    pickled = sorted(folder.glob("*.bin"))
+    if pickled and not weights:
+        raise UserError(
+            f"{pickled[0]}: weights in pickled files are not loaded, since they can run any code. Save the model as "
+            "safetensors first: model.save_pretrained(folder) with Transformers does, if you trust the file"
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
