@@ -6,6 +6,8 @@ from pydantic import Field
 
 from unmdpo.settings import Strict
 
+ADDRESS = r"^https?://[^@?#\s]+$"  # keys and passwords belong in the environment
+
 
 class Vllm(Strict):
     vllm: list[str] = Field(description="further arguments for `vllm serve`, such as --dtype float32")
@@ -14,7 +16,7 @@ class Vllm(Strict):
 class Endpoint(Strict):
     """`key` names an environment variable, so the secret itself is never part of any settings."""
 
-    endpoint: str = Field(pattern=r"^https?://[^@\s]+$", description="URL of an OpenAI-compatible API")
+    endpoint: str = Field(pattern=ADDRESS, description="URL of an OpenAI-compatible API, without any key")
     model: str = Field(description="the model's name at the endpoint; {policy} stands for a policy's name")
     key: str = Field("OPENAI_API_KEY", description="environment variable with the endpoint's API key")
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, SerializeAsAny
 
 from unmdpo.catalog.code import Code
+from unmdpo.catalog.endpoints import ADDRESS
 from unmdpo.settings import Place, Strict, chosen_from
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class FunctionSettings(JudgeSettings):
 
 
 class EndpointSettings(JudgeSettings):
-    endpoint: str = Field(pattern=r"^https?://[^@\s]+$", description="URL of an OpenAI-compatible API")
+    endpoint: str = Field(pattern=ADDRESS, description="URL of an OpenAI-compatible API, without any key")
     model: str = Field(description="the model's name at the endpoint")
     key: str = Field("OPENAI_API_KEY", description="environment variable with the endpoint's API key")
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from unmdpo.catalog.endpoints import Endpoint
 from unmdpo.catalog.judges import EndpointSettings
 from unmdpo.data.identity import Prompt
+from unmdpo.engine.inference.replies import shown, understood
 from unmdpo.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 Q = TypeVar("Q")
 A = TypeVar("A")
 FIRST, SECOND = "A", "B"
+ROUNDING = 0.01  # of probabilities that servers send
 LEAST_SHARE = 0.05  # least total probability of the two labels for an answer to count
 WORKERS = 8  # concurrent questions
 ALTERNATIVES = 20  # log-probabilities requested; the usual limit of endpoints
@@ -117,11 +119,9 @@ class PairwiseJudge:
             yield from as_they_arrive(questions, lambda one: self._preference(client, one, seed), WORKERS)
 
     def _preference(self, client: "OpenAI", asked: Question, seed: int) -> float:
-        from openai import OpenAIError  # noqa: PLC0415 - an extra
-
         ahead = candidate_is_first(asked.prompt_hash, seed)
         first, second = (asked.candidate, asked.baseline) if ahead else (asked.baseline, asked.candidate)
-        try:
+        with understood(f"the judge at {self.settings.endpoint}", self.settings.key):
             completion = client.chat.completions.create(
                 model=self.settings.model,
                 messages=[{"role": "user", "content": question_text(asked.prompt, first, second)}],
@@ -130,9 +130,7 @@ class PairwiseJudge:
                 logprobs=True,
                 top_logprobs=ALTERNATIVES,
             )
-        except OpenAIError as error:
-            raise UserError(f"the judge at {self.settings.endpoint} did not answer: {error}") from error
-        probability = self._alternatives(completion, asked)
+            probability = self._alternatives(completion, asked)
         preferred = probability[FIRST] / (probability[FIRST] + probability[SECOND])
         return preferred if ahead else 1.0 - preferred
 
@@ -140,7 +138,8 @@ class PairwiseJudge:
         """Label → its probability, summed over spellings such as "A" and " A"."""
         choices = getattr(completion, "choices", None)
         if not choices:
-            raise UserError(f"the judge at {self.settings.endpoint} sent something else: {str(completion)[:200]}")
+            sent = shown(completion, self.settings.key)
+            raise UserError(f"the judge at {self.settings.endpoint} sent something else: {sent}")
         content = choices[0].logprobs and choices[0].logprobs.content
         if not content:
             raise UserError(
@@ -152,9 +151,12 @@ class PairwiseJudge:
             label = alternative.token.strip()
             if label in probability:
                 probability[label] += math.exp(alternative.logprob)
+        if not sum(probability.values()) <= 1 + ROUNDING:  # nor NaN
+            raise ValueError(f"probabilities of {FIRST} and {SECOND} are {[*probability.values()]}")
         if sum(probability.values()) < LEAST_SHARE:
+            said = shown(content[0].token, self.settings.key)
             raise UserError(
-                f"the judge at {self.settings.endpoint} answered {content[0].token!r} about prompt "
+                f"the judge at {self.settings.endpoint} answered {said!r} about prompt "
                 f"{asked.prompt_hash[:12]}…, neither A nor B. If the model thinks before it answers, "
                 "serve it with thinking turned off"
             )

@@ -9,12 +9,14 @@ from unmdpo.catalog.endpoints import Endpoint
 from unmdpo.data.identity import Prompt
 from unmdpo.engine.inference.endpoint import as_they_arrive, open_client
 from unmdpo.engine.inference.generate import Generation
+from unmdpo.engine.inference.replies import shown, understood
 from unmdpo.errors import UserError
 
 if TYPE_CHECKING:
     from openai import OpenAI
 
 WORKERS = 32  # answers at once: servers batch them
+LONGEST = 200  # characters of a token
 RETRIES = 6  # of an answer, with growing pauses: servers are busy, restarted, or limit their rate
 
 
@@ -33,25 +35,29 @@ class ServedGenerator:
                 yield [generation]
 
     def _answer(self, client: "OpenAI", place: int, prompt: Prompt) -> Generation:
-        from openai import OpenAIError  # noqa: PLC0415 - an extra
-
         messages: Any = [{"role": message.role, "content": message.content} for message in prompt]
-        try:
+        advice = (
+            f"prompt {place} as '{self.server.model}' (answers so far are kept; the same command asks for the rest)"
+        )
+        with understood(self.server.endpoint, self.server.key, advice):
             completion = client.chat.completions.create(
                 model=self.server.model, messages=messages, max_tokens=self.max_new_tokens, temperature=0
             )
-        except OpenAIError as error:
-            raise UserError(
-                f"{self.server.endpoint} did not answer prompt {place} as '{self.server.model}': {error}; answers so "
-                "far are kept, and the same command asks for the rest"
-            ) from error
-        choices = getattr(completion, "choices", None)
-        if not choices or choices[0].message.content is None:
-            raise UserError(f"{self.server.endpoint} sent something else: {str(completion)[:200]}")
-        text = choices[0].message.content
-        usage = getattr(completion, "usage", None)
-        tokens = usage.completion_tokens if usage is not None else self._count(text)
-        return Generation(place, text, tokens, finished=choices[0].finish_reason != "length")
+            choices = getattr(completion, "choices", None)
+            text = choices[0].message.content if choices else None
+            if choices is None or not isinstance(text, str):
+                sent = shown(completion, self.server.key)
+                raise UserError(f"{self.server.endpoint} sent something else: {sent}")
+            if len(text) > LONGEST * self.max_new_tokens:
+                raise UserError(
+                    f"{self.server.endpoint} answered {len(text):,} characters when asked for at most "
+                    f"{self.max_new_tokens} tokens"
+                )
+            return Generation(place, text, self._count(completion, text), choices[0].finish_reason != "length")
 
-    def _count(self, text: str) -> int:
+    def _count(self, completion: Any, text: str) -> int:
+        """Tokens, as the server counts them if it does."""
+        counted = getattr(getattr(completion, "usage", None), "completion_tokens", None)
+        if isinstance(counted, int) and counted >= 0:
+            return counted
         return len(self.tokenizer(text, add_special_tokens=False)["input_ids"])
