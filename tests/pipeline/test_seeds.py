@@ -10,7 +10,7 @@ from unmdpo.pipeline.artifacts import EVIDENCE, Evidence
 from unmdpo.pipeline.executors import execute
 from unmdpo.pipeline.run import open_run
 from unmdpo.pipeline.store import Store
-from unmdpo.pipeline.told import remarks
+from unmdpo.pipeline.told import best_settings, remarks
 from unmdpo.report import write_report
 
 pytestmark = pytest.mark.xdist_group("pipeline")  # they share one small world
@@ -115,13 +115,18 @@ def test_judges_that_disagree_are_told(finished):
     (pair,) = finished.summary["one"]["agreement"]
     assert pair["judges"] == ["long", "short"]
     assert pair["rank_correlation"] < 0
-    assert "judges long and short say the same about" in [*remarks(finished.summary["one"])][-1]
+    assert (
+        "judges long and short say the same about" in [*remarks(finished.summary["one"], finished.recipe.methods)][-1]
+    )
 
 
 def test_a_judge_that_likes_length_more_than_the_data_is_told():
     of_data = {"value": 60.0, "low": 55.0, "high": 65.0}
-    tables = {name: {"longer_preferred": {"value": low + 5, "low": low, "high": low + 10}} for name, low in LIKING}
-    said = [*remarks({"judges": tables, "agreement": [], "longer_chosen": of_data})]
+    tables = {
+        name: {"longer_preferred": {"value": low + 5, "low": low, "high": low + 10}, "against": {"dpo": {}}}
+        for name, low in LIKING
+    }
+    said = [*remarks({"judges": tables, "baseline": "dpo", "agreement": [], "longer_chosen": of_data}, {})]
     assert len(said) == 1
     assert said[0].startswith("judge b prefers the longer of two answers in 75 [70, 80] % of pairs")
 
@@ -176,3 +181,14 @@ def test_seeds_for_every_policy(folder):
     made = recipe(folder, policies=policies, scales={}, evaluation=evaluation(seeds=[7, 8]))
     assert [*made.trained] == ["dpo@7", "dpo@8", "fixed"]
     assert json.loads(made.model_dump_json())["evaluation"]["seeds"] == [7, 8]
+
+
+def test_the_best_setting_of_each_method_that_has_several():
+    gains = {"odpo-1": 0.1, "odpo-2": 0.3, "simpo": 0.9, "wr-1": -0.2, "wr-2": -0.1, "wr-one": 0.0}
+    methods = {"odpo-1": "odpo, None", "odpo-2": "odpo, None", "simpo": "simpo, None", "wr-one": "unm-wr, one"}
+    methods |= {"wr-1": "unm-wr, seq", "wr-2": "unm-wr, seq"}
+    outcomes = {name: {"reward_difference": {"value": gain}} for name, gain in gains.items()}
+    assert best_settings(outcomes, methods) == {"odpo, None": "odpo-2", "unm-wr, seq": "wr-2"}
+    tables = {"against": {"dpo": outcomes}, "longer_preferred": None}
+    report = {"judges": {}, "baseline": "dpo", "agreement": [], "longer_chosen": None} | tables
+    assert [*remarks(report, methods)] == ["the best setting of each method by ΔR: odpo-2, wr-2"]

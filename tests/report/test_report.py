@@ -8,6 +8,7 @@ import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
 
+import numpy as np
 import playwright.sync_api as playwright
 import pytest
 from playwright.sync_api import expect
@@ -92,6 +93,23 @@ def test_every_part_is_there(run, page):
     for printed in ("51.50 [47.25, 55.75]", "57.69 [54.31, 61.00]", "70.13 [66.94, 73.31]", "LC 21.62%"):
         assert printed in tags.text
     assert len(tags.ids) == len(set(tags.ids))
+    q = run.scale("seq").known()["q"].to_numpy()
+    assert f"mean {q.mean():.4f}, standard deviation {q.std():.4f}" in tags.text
+
+
+def test_a_scale_beside_its_policy_is_described(run, tmp_path):
+    """The paper's paragraph on saturation: mean and standard deviation of q."""
+    described = run.recipe.model_dump() | {"evaluation": None, "scales": {"sigmoid": {"estimator": "sigmoid-joint"}}}
+    described["policies"] = {"sigmoid": {"objective": "unm-wr", "scale": "sigmoid"}}
+    other = execute(open_run(Recipe.model_validate(described), Store(tmp_path / "store")))
+    facts = collect(other)
+    q = np.array(facts.beside["sigmoid"])
+    assert ((q > 0.5) & (q < 2)).all()
+    told = f"mean {q.mean():.4f}, standard deviation {q.std():.4f}"
+    assert (
+        f"sigmoid learned a scale as it was trained: q from {q.min():.4f} to {q.max():.4f}, {told}"
+        in Tags(render(facts)).text
+    )
 
 
 def test_the_browser_has_every_answer(run, page):

@@ -50,7 +50,7 @@ def demo(
     with shown_progress(len(run.stages)) as view:
         execute(run, jobs=jobs or default_jobs(), view=view)
     if run.summarized:
-        show_summary(run.summary)
+        show_summary(run)
     show_checks(run)
     for name, scale in recipe.scales.items():
         if run.has(SCALE_STAGE, name) and scale.unit == "prompt":

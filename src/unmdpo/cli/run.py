@@ -84,7 +84,7 @@ def run(
     if int(os.environ.get("RANK", "0")) > 0:
         return  # the first rank speaks for all
     if run.summarized:
-        show_summary(run.summary)
+        show_summary(run)
     show_checks(run)
     counted = account(run)
     if counted is not None:
@@ -104,18 +104,18 @@ def show_checks(run: "Run") -> None:
             typer.echo(f"scale {name} is {verdict(found)}")
 
 
-def show_summary(summary: dict[str, Any]) -> None:
+def show_summary(run: "Run") -> None:
     from rich.console import Console
 
     from unmdpo.pipeline.told import remarks, tables_of
 
     console = Console()
-    for panel, report in summary.items():
+    for panel, report in run.summary.items():
         for judge, tables in tables_of(report).items():
             for opponent, outcomes in tables["against"].items():
                 by = f", by {judge}" if judge else ""
                 show_outcomes(f"{panel}: {report['prompts']} prompts, against {opponent}{by}", outcomes)
-        for remark in remarks(report):
+        for remark in remarks(report, run.recipe.methods):
             console.print(f"{panel}: {remark}", markup=False, highlight=False)
 
 

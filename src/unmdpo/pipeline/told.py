@@ -9,9 +9,14 @@ def tables_of(report: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return dict(report["judges"]) or {"": report}
 
 
-def remarks(report: Mapping[str, Any]) -> Iterator[str]:
-    """What a reader of a panel's tables should know about its judges."""
+def remarks(report: Mapping[str, Any], methods: Mapping[str, str]) -> Iterator[str]:
+    """What a reader of a panel's tables should know about them and their judges. `methods` are the policies'
+    objectives."""
     for judge, tables in tables_of(report).items():
+        best = best_settings(tables["against"][report["baseline"]], methods)
+        if best:
+            by = f", by {judge}" if judge else ""
+            yield f"the best setting of each method by ΔR{by}: {', '.join(best.values())}"
         liked, chosen = tables["longer_preferred"], report["longer_chosen"]
         if liked is not None and chosen is not None and liked["low"] > chosen["high"]:
             yield (
@@ -24,6 +29,19 @@ def remarks(report: Mapping[str, Any]) -> Iterator[str]:
         close = "" if correlation is None else f", rank correlation {correlation:.2f}"
         names, same = " and ".join(pair["judges"]), pair["same_verdict"]
         yield f"judges {names} say the same about {same:.0f} % of answers{close}"
+
+
+def best_settings(outcomes: Mapping[str, Any], methods: Mapping[str, str]) -> dict[str, str]:
+    """Method → the policy with the largest ΔR, of methods that several policies train ("500-prompt hyperparameter
+    tuning")."""
+    tried: dict[str, list[str]] = {}
+    for policy in outcomes:
+        tried.setdefault(methods[policy], []).append(policy)
+    return {
+        method: max(policies, key=lambda name: outcomes[name]["reward_difference"]["value"])
+        for method, policies in tried.items()
+        if len(policies) > 1
+    }
 
 
 def chance(p: float) -> str:

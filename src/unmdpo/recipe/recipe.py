@@ -167,6 +167,12 @@ class Recipe(Strict):
         brought = [] if self.evaluation is None else self.evaluation.answers
         return list(dict.fromkeys([*self.policies, *brought]))
 
+    @property
+    def methods(self) -> dict[str, str]:
+        """Candidate → what it is a setting of: an objective with a scale."""
+        named = {name: f"{policy.objective}, {policy.scale}" for name, policy in self.policies.items()}
+        return {name: named.get(name, name) for name in self.candidates}
+
     def _check_published(self, evaluation: EvaluationRecipe, panel: str, numbers: dict[str, PublishedRecipe]) -> None:
         key, opponents = ("evaluation", "published", panel), evaluation.all_opponents
         among(evaluation.panels, panel, key, f"there is no panel '{panel}'")

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from unmdpo.catalog.estimators import ESTIMATORS
 from unmdpo.data.identity import Prompt
 from unmdpo.data.table import prompt_of
 from unmdpo.pipeline.accounting import Account, account
-from unmdpo.pipeline.artifacts import METRICS, Evidence
+from unmdpo.pipeline.artifacts import METRICS, POLICY_SCALE, Evidence
 from unmdpo.pipeline.run import Run
 from unmdpo.pipeline.stages.evaluation import judgement_name
 from unmdpo.pipeline.stages.policies import POLICY_STAGE
@@ -65,6 +66,7 @@ class Facts:
     run: Run
     curves: dict[str, dict[str, list[tuple[float, float]]]] = field(default_factory=dict)
     scales: list[ScaleFacts] = field(default_factory=list)
+    beside: dict[str, list[float]] = field(default_factory=dict)  # policy → q of the scale that it learned with
     costs: list[Cost] = field(default_factory=list)
     panels: list[PanelFacts] = field(default_factory=list)
     data: Account | None = None  # None if nothing was read yet
@@ -89,6 +91,7 @@ def collect(run: Run, truth: Truth | None = None) -> Facts:
             for name, recipe in run.recipe.scales.items()
             if run.has(SCALE_STAGE, name) and recipe.unit == "prompt"
         ],
+        beside=dict(_beside(run)),
         costs=[_cost(name, artifact.manifest) for name, artifact in finished.items()],
         panels=list(_panels(run)),
         data=account(run),
@@ -131,6 +134,13 @@ def _scale(run: Run, name: str, truth: Truth | None) -> ScaleFacts:
         strength=_means(of_row, strength, len(places)),
         verdict="" if (found := run.check(name)) is None else verdict(found),
     )
+
+
+def _beside(run: Run) -> Iterator[tuple[str, list[float]]]:
+    learning = {name for name, scale in run.recipe.scales.items() if ESTIMATORS[scale.estimator].beside}
+    for policy, trained in run.recipe.trained.items():
+        if trained.scale in learning and run.has(POLICY_STAGE, policy):
+            yield policy, POLICY_SCALE.load(run.artifact(POLICY_STAGE.called(policy))).q_.tolist()
 
 
 def _means(of_row: np.ndarray, values: np.ndarray, count: int) -> list[float]:

@@ -4,6 +4,7 @@ import base64
 import gzip
 import json
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import Any
 
 from markupsafe import Markup
@@ -36,13 +37,21 @@ def render(facts: Facts) -> str:
         results=[
             _result(facts, panel, judge) for panel, report in facts.summary.items() for judge in tables_of(report)
         ],
-        remarks=[f"{panel}: {remark}" for panel, report in facts.summary.items() for remark in remarks(report)],
+        remarks=[
+            f"{panel}: {remark}"
+            for panel, report in facts.summary.items()
+            for remark in remarks(report, facts.run.recipe.methods)
+        ],
         curves={
             name: Markup(charts.lines(lines, name, "update", name, [*facts.run.recipe.trained]))
             for name, lines in facts.curves.items()
         },
         policies=[*facts.run.recipe.trained],
         scales=[_scale(scale) for scale in facts.scales],
+        beside={
+            policy: {"mean": fmean(q), "sd": pstdev(q), "low": min(q), "high": max(q)}
+            for policy, q in facts.beside.items()
+        },
         panels=[_panel(facts, panel) for panel in facts.panels],
         data=facts.data,
         costs=sorted(facts.costs, key=lambda cost: -cost.seconds),
@@ -137,6 +146,8 @@ def _scale(scale: ScaleFacts) -> dict[str, Any]:
         "prompts": len(scale.q),
         "low": scale.q[0],
         "high": scale.q[-1],
+        "mean": fmean(scale.q),
+        "sd": pstdev(scale.q),
         "agreement": scale.agreement,
         "verdict": scale.verdict,
         "plots": [Markup(plot) for plot in plots],
