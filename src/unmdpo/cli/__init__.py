@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 import unmdpo
-from unmdpo.cli import alpaca, audit, bench, inspect, lab, look, recipes, run
+from unmdpo.cli import alpaca, audit, bench, inspect, lab, look, recipes, run, theory
 from unmdpo.errors import Stopped, UnmdpoWarning, UserError, disk_problem, printable, stop
 
 
@@ -59,6 +59,7 @@ app = typer.Typer(
 app.add_typer(audit.app, name="audit")
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(lab.app, name="lab")
+app.add_typer(theory.app, name="theory")
 app.command("look")(look.look)
 app.command("init")(look.init)
 app.command("demo")(lab.demo)

@@ -4,7 +4,7 @@ All text that comes from data is escaped here. Shapes have classes, never colors
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -101,7 +101,7 @@ def bands(series: dict[str, list[tuple[float, float, float, float]]], title: str
     up = spread([0.0, *(end for point in points for end in point[1:])], HEIGHT - BOTTOM, TOP)
     body = _frame(across, up, x_label, y_label)
     body.append(_line(across.start, up.at(0), across.end, up.at(0), "neutral"))
-    for place, (name, line) in enumerate(series.items()):
+    for place, line in enumerate(series.values()):
         shift = 4 * (place - (len(series) - 1) / 2)  # puts whiskers next to each other
         path = " ".join(f"{across.at(x) + shift:.1f},{up.at(y):.1f}" for x, y, _, _ in line)
         body.append(f'<polyline class="line c{place}" points="{path}"/>')
@@ -109,9 +109,46 @@ def bands(series: dict[str, list[tuple[float, float, float, float]]], title: str
             at = across.at(x) + shift
             body.append(_line(at, up.at(low), at, up.at(high), f"line c{place}"))
             body.append(f'<circle class="dot c{place}" cx="{at:.1f}" cy="{up.at(y):.1f}" r="3.5"/>')
-        body.append(_line(LEFT + 8, TOP + 8 + 15 * place, LEFT + 26, TOP + 8 + 15 * place, f"line c{place}"))
-        body.append(_text(LEFT + 31, TOP + 12 + 15 * place, name, "start", "row"))
-    return _svg(body, title)
+    return _svg([*body, *_legend(series)], title)
+
+
+def _legend(names: Iterable[str]) -> Iterator[str]:
+    """Inside the chart, at the top."""
+    for place, name in enumerate(names):
+        y = TOP + 8 + 15 * place
+        yield _line(LEFT + 8, y, LEFT + 26, y, f"line c{place}")
+        yield _text(LEFT + 31, y + 4, name, "start", "row")
+
+
+def curves(series: dict[str, list[tuple[float, float]]], title: str, x_label: str, y_label: str, room: float) -> str:
+    """Functions, one line each, with a legend in as much room above them (a share of the height)."""
+    points = [point for line in series.values() for point in line]
+    low, high = min(y for _, y in points), max(y for _, y in points)
+    across = spread([x for x, _ in points], LEFT, WIDTH - RIGHT, 0.0)
+    up = spread([low, high + room * (high - low)], HEIGHT - BOTTOM, TOP)
+    body = _frame(across, up, x_label, y_label)
+    for place, line in enumerate(series.values()):
+        path = " ".join(f"{across.at(x):.1f},{up.at(y):.1f}" for x, y in line)
+        body.append(f'<polyline class="line c{place}" points="{path}"/>')
+    return _svg([*body, *_legend(series)], title)
+
+
+def network(names: Sequence[str], edges: Sequence[tuple[int, int, str]], bold: Collection[int], title: str) -> str:
+    """Named points on a circle, and labelled arrows between them, some of them bold."""
+    middle, height, radius = WIDTH / 2, 280.0, 105.0
+    turns = [2 * math.pi * place / len(names) - math.pi / 2 for place in range(len(names))]
+    at = [(middle + 1.6 * radius * math.cos(turn), height / 2 + radius * math.sin(turn)) for turn in turns]
+    tip = '<marker id="tip" viewBox="0 0 8 8" refX="20" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+    body = [f'<defs>{tip}<path d="M0 0L8 4L0 8z"/></marker></defs>']
+    for place, (start, end, label) in enumerate(edges):
+        (x1, y1), (x2, y2) = at[start], at[end]
+        arrow = _line(x1, y1, x2, y2, f"line c{1 if place in bold else 0}")
+        body.append(arrow.replace("/>", ' marker-end="url(#tip)"/>'))
+        body.append(_text((2 * x1 + x2) / 3, (2 * y1 + y2) / 3 - 5, label, kind="row"))
+    for name, (x, y) in zip(names, at, strict=True):
+        body.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="13" fill="#fff" stroke="#555"/>')
+        body.append(_text(x, y + 4, name, kind="row"))
+    return _svg(body, title, WIDTH, height)
 
 
 def standalone(svg: str) -> str:
@@ -121,7 +158,7 @@ def standalone(svg: str) -> str:
         ".grid{stroke:#e3e3e3}.neutral{stroke:#222;stroke-dasharray:4 3}"
         ".whisker{stroke:#0b66c3;stroke-width:2}"
         ".point{fill:#0b66c3}.line{fill:none;stroke:var(--hue);stroke-width:1.8}.dot{fill:var(--hue)}"
-        ".c0{--hue:#4477aa}.c1{--hue:#ee6677}.c2{--hue:#228833}.c3{--hue:#b8a12a}"
+        ".c0{--hue:#4477aa}.c1{--hue:#ee6677}.c2{--hue:#228833}.c3{--hue:#b8a12a}.c4{--hue:#66ccee}.c5{--hue:#aa3377}"
     )
     opening, rest = svg.split(">", 1)
     return f'{opening} xmlns="http://www.w3.org/2000/svg"><style>{style}</style>{rest}\n'

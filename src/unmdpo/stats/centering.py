@@ -21,6 +21,11 @@ def curvature(residual: float, penalty: float) -> float:
     return float(d * expit(-d) * (d * expit(d) - 1) + 2 * penalty)
 
 
+def drift(residual: float, penalty: float) -> float:
+    """t ≥ 0 that minimizes J: how far apart two equal prompts are drawn, q = e^±t."""
+    return float(minimize_scalar(objective, args=(residual, penalty), bounds=(0.0, 6.0), method="bounded").x)
+
+
 def splitting_residuals(penalty: float) -> tuple[float, float] | None:
     """The open interval of residuals where J″(0) < 0, so equal prompts drift apart.
 

@@ -152,6 +152,12 @@ def kappa(graph: ComparisonGraph) -> float:
     return float(np.linalg.norm(contrast(graph)))
 
 
+def wr_scores(graph: ComparisonGraph, rewards: ArrayLike, scale: float) -> Floats:
+    """(n_e,) t = (Dr − c)/q of every comparison, from a reward for each response."""
+    scores: Floats = (graph.incidence @ np.asarray(rewards, dtype=np.float64) - graph.margins) / scale
+    return scores
+
+
 def recover(graph: ComparisonGraph, scores: ArrayLike) -> Recovery:
     """The scale and every compared gap from WR scores (Eq. wr-cycle-recovery, all cycles at once)."""
     t = np.asarray(scores, dtype=np.float64)
