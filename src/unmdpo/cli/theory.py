@@ -108,7 +108,7 @@ def ordinal(
     series = {
         name: [(x, float(row[place])) for x, row in zip(gaps, rows, strict=True)] for place, name in enumerate(names)
     }
-    _draw(svg, lambda: curves(series, "chance of each category", "reward gap Δ", "chance", 0.1 * len(names)))
+    _draw(svg, lambda: curves(series, "chance of each category", "reward gap Δ", "chance", 0.14 * len(names)))
 
 
 @app.command()
@@ -132,9 +132,10 @@ def centering(
     typer.echo(f"with λ_q = {penalty:g} equal prompts drift apart {told}")
     places = [place / 25 for place in range(-50, 51)]
     series = {
-        f"d = {d:g}": [(t, objective(t, d, penalty)) for t in places] for d in dict.fromkeys((residual, 2.0, -1.0))
+        f"d = {d:g}": [(t, objective(t, d, penalty) - objective(0.0, d, penalty)) for t in places]
+        for d in dict.fromkeys((residual, 2.0))
     }
-    _draw(svg, lambda: curves(series, "J(t) of two equal prompts", "t = log q₁ = −log q₂", "J", 0.3))
+    _draw(svg, lambda: curves(series, "J of two equal prompts", "t = log q₁ = −log q₂", "J(t) − J(0)", 0.3))
 
 
 def _graph(comparisons: list[str]) -> "tuple[list[str], ComparisonGraph]":
