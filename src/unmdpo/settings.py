@@ -29,6 +29,8 @@ def _sayable(place: str) -> str:
 
 
 def _as_tuple(value: Any) -> Any:
+    if isinstance(value, int | float | str):
+        raise ValueError(f"should be a list, such as [{value}]")
     return tuple(value) if isinstance(value, list) else value
 
 

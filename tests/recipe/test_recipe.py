@@ -189,6 +189,7 @@ def test_mistakes_say_where_and_what(recipe_file, case):
         ("name.x=3", "'name' is a value and has no keys below it"),
         ("training.updates=a few", "override 'training.updates=a few': training.updates: Input should be"),
         ("training.updates=[1", "not valid YAML"),
+        ("policies.dpo.seeds=1", "policies.dpo.seeds: should be a list, such as [1]"),
     ],
 )
 def test_override_mistakes(recipe_file, override, message):

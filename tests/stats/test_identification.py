@@ -1,5 +1,6 @@
 """Theorem 4.1 in both directions, its worked examples, and the error bound."""
 
+import math
 import time
 
 import networkx as nx
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from unmdpo.stats import identification
 from unmdpo.stats.identification import (
     ComparisonGraph,
     contrast,
@@ -214,3 +216,15 @@ def test_perturbation_bound_holds(graph, rewards, scale, noise):
     bound = perturbation_bound(graph, epsilon)
     assert bound == pytest.approx(np.linalg.norm(projection(graph) @ epsilon) / kappa(graph), abs=1e-9)
     assert abs(inverse_scale(graph, t + epsilon) - 1 / scale) <= bound + 1e-9
+
+
+def test_many_responses_are_solved_step_by_step_to_the_same_numbers(monkeypatch):
+    rng = np.random.default_rng(3)
+    first = rng.integers(0, 80, 600)
+    second = (first + 1 + rng.integers(0, 79, 600)) % 80
+    graph = ComparisonGraph.of([*zip(first.tolist(), second.tolist(), strict=True)], rng.integers(1, 4, 600))
+    direct = contrast(graph)
+    monkeypatch.setattr(identification, "LARGE", 10)
+    assert np.allclose(contrast(graph), direct, atol=1e-9)
+    ring = ComparisonGraph.of([(i, i + 1) for i in range(5000)] + [(0, 5000)], [1.0] * 5000 + [3.0])
+    assert kappa(ring) == pytest.approx(4997 / math.sqrt(5001), rel=1e-9)  # too long for steps: solved at once

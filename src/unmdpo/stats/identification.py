@@ -23,11 +23,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
-from scipy.sparse.linalg import spsolve
+from scipy.sparse.linalg import cg, spsolve
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+LARGE, PRECISE, STEPS = 500, 1e-13, 1000  # responses beyond which a system is solved step by step; how closely
 CANCELS = 1e-9  # cycle sums smaller than this share of their terms' size are rounding errors
 
 
@@ -113,9 +114,19 @@ class ComparisonGraph:
         if not free.size:
             return values
         d = self.incidence[:, free].tocsc()
-        rewards = spsolve((d.T @ d).tocsc(), d.T @ values)
-        residual: Floats = values - d @ np.atleast_1d(rewards)
+        residual: Floats = values - d @ _solved((d.T @ d).tocsc(), d.T @ values)
         return residual
+
+
+def _solved(laplacian: sparse.csc_array, right: Floats) -> Floats:
+    """Many responses that are all compared with each other fill a factorization, whose time is then cubic; conjugate
+    gradients need few steps there. Long chains need many, but hardly fill it."""
+    if len(right) > LARGE:
+        jacobi = sparse.diags_array(1 / laplacian.diagonal())
+        found, failed = cg(laplacian, right, rtol=PRECISE, atol=0.0, maxiter=STEPS, M=jacobi)
+        if not failed:
+            return np.asarray(found, dtype=np.float64)
+    return np.atleast_1d(spsolve(laplacian, right))
 
 
 def is_identified(graph: ComparisonGraph) -> bool:
