@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.worlds.pipeline import longest, recipe, world, write_data
+from unmdpo.data.table import prompt_of
 from unmdpo.errors import UserError
 from unmdpo.pipeline.executors import execute
 from unmdpo.pipeline.run import open_run
@@ -119,6 +120,19 @@ def test_a_domain_that_only_validation_has(folder):
     prompts = [row["prompt"] for row in done.generations("unm-wr", "one")]
     q = done.scale("seq").predict(prompts, {})
     assert q.isfinite().all()
+
+
+@pytest.mark.parametrize("domains", [True, False])
+def test_prompts_that_a_scale_knows_are_predicted_as_they_were_fitted(folder, domains):
+    """Also where all count as one domain: that one has a term too."""
+    scales = {"seq": {"estimator": "pooled", "domains": domains}}
+    policies = {"dpo": {"objective": "dpo"}, "wr": {"objective": "unm-wr", "scale": "seq"}}
+    opened = open_run(recipe(folder, scales=scales, policies=policies, evaluation=None), Store(folder / "store"))
+    fitted = execute(opened, until="scale").scale("seq")
+    known = fitted.known()
+    named = dict(zip(known["prompt_hash"].to_pylist(), known["domain"].to_pylist(), strict=True)) if domains else {}
+    found = fitted.predict([prompt_of(text) for text in known["prompt"].to_pylist()], named)
+    assert found.tolist() == pytest.approx(known["q"].to_pylist(), abs=1e-6)
 
 
 @pytest.mark.parametrize("name", ["pooled", "cross-fitted"])

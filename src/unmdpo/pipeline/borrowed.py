@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 from unmdpo.errors import UserError
 from unmdpo.pipeline.stage import Job, Kind, Notes, Stage
@@ -30,8 +31,7 @@ def borrowed_scale(store: Store, run: str, scale: str, planning: bool) -> Stage[
     folders = [path.parent for path in (store.root / "runs").glob(f"*/{RECORD}") if names.fullmatch(path.parent.name)]
     places = dict[str, str]()
     for folder in sorted(folders):
-        stages = json.loads((folder / RECORD).read_text("utf-8"))["stages"]
-        place = stages.get(SCALE_STAGE.called(scale), {}).get("place")
+        place = _place_in(folder / RECORD, SCALE_STAGE.called(scale))
         if place is not None and store.find(place) is not None:
             places.setdefault(place, folder.name)
     if not places and planning:
@@ -43,6 +43,15 @@ def borrowed_scale(store: Store, run: str, scale: str, planning: bool) -> Stage[
     (place,) = places
     kind = Kind(SCALE_STAGE.name, _not_made_here, version=0)
     return _Borrowed(kind, f"{run}/{SCALE_STAGE.called(scale)}", _Place(place=place))
+
+
+def _place_in(record: Path, stage: str) -> str | None:
+    """Where another run's stage lies; None if it has none, or its record is damaged."""
+    try:
+        place = json.loads(record.read_text("utf-8"))["stages"][stage]["place"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return place if isinstance(place, str) else None
 
 
 def _not_made_here(job: Job[_Place]) -> Notes:

@@ -34,6 +34,7 @@ class FittedScale:
     artifact: Artifact
     comparisons: Artifact  # what it was fitted to
     model: ModelSource | None  # the model for its embeddings, if it uses any
+    domains: bool  # whether it has a term for each domain, or one for all
 
     def known(self) -> pa.Table:
         """Every training prompt with its q, smallest (surest) first: prompt, domain, q."""
@@ -67,9 +68,12 @@ class FittedScale:
         return _by_scale(pa.table(columns))
 
     def _domain_ids(self, prompts: Sequence[Prompt], domains: Mapping[str, str]) -> Tensor:
-        numbers = domain_ids(modal_domains(COMPARISONS.load(self.comparisons)).values())
-        names = [domains.get(prompt_hash(prompt)) for prompt in prompts]
-        return torch.tensor([UNKNOWN if name is None else numbers.get(name, UNKNOWN) for name in names])
+        """Where all training prompts were of one domain, or counted as such, new ones are of it too."""
+        numbers = domain_ids(modal_domains(COMPARISONS.load(self.comparisons)).values()) if self.domains else {}
+        if len(numbers) <= 1:
+            return torch.zeros(len(prompts), dtype=torch.int64)
+        names = [domains.get(prompt_hash(prompt), "") for prompt in prompts]
+        return torch.tensor([numbers.get(name, UNKNOWN) for name in names])
 
 
 def write_table(table: pa.Table, path: Path) -> None:

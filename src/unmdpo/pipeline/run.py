@@ -108,15 +108,15 @@ class Run:
 
     def scale(self, name: str) -> FittedScale:
         """A fitted scale: `predict(prompts)` returns q for any prompts."""
-        artifact = self.artifact(SCALE_STAGE.called(name))
-        features = self.stages[SCALE_STAGE.called(name)].inputs.get("features")
-        model = None
+        artifact, stage = self.artifact(SCALE_STAGE.called(name)), self.stages[SCALE_STAGE.called(name)]
+        features, model = stage.inputs.get("features"), None
         if features is not None:
             inputs = self.inputs_of(features)
             model = features.settings.model
             if CONVERTED in inputs:
                 model = model.located(str(MODEL.load(inputs[CONVERTED])))
-        return FittedScale(name, artifact, self.artifact(COMPARISONS_STAGE.name), model)
+        comparisons, domains = self.inputs_of(stage)["comparisons"], stage.settings.estimator.domains
+        return FittedScale(name, artifact, comparisons, model, domains)
 
     def check(self, scale: str) -> Check | None:
         """Whether a scale is real, if that has been checked."""
