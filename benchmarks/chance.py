@@ -51,7 +51,7 @@ def read(store: Path, run: str, scale: str) -> tuple[Units, Rows]:
     pilots, of = recipe["pilots"], [places[name] for name in index.hashes]
     units = Units(
         count_sketch(EMBEDDINGS.load(artifact("features"))[of]),
-        index.domains(rows),
+        index.domains(rows, rows),
         index.folds(pilots["folds"], pilots["fold_seed"]),
     )
     values = evidence.of(recipe["scales"][scale]["length_normalized"])

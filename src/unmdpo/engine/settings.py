@@ -115,10 +115,18 @@ class TrainingSettings(DefaultBudget):
         0.0, description="weight of the loss that keeps a mixture's experts evenly used, on each microbatch"
     )
     seed: Seed | None = Field(None, description="seed for data order and dropout; default: the recipe's")
+    validate_updates: Count | None = Field(
+        None, description="policies: measure loss and accuracy on the validation data after every so many updates"
+    )
 
     @property
     def random_seed(self) -> int:
         return SEED if self.seed is None else self.seed
+
+    @property
+    def unwatched(self) -> Self:
+        """Without validation: pilots have folds of their own that they do not see."""
+        return self.model_copy(update={"validate_updates": None})
 
     def updates_over(self, slots: int) -> int:
         """The number of updates for a training set of this many pairs."""

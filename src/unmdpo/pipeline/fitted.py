@@ -23,9 +23,8 @@ from unmdpo.files import replacing
 from unmdpo.pipeline.artifacts import COMPARISONS, ESTIMATOR, SCALES
 from unmdpo.pipeline.stages.scales import features_for
 from unmdpo.pipeline.store import Artifact
+from unmdpo.pipeline.units import UNKNOWN
 from unmdpo.scale import Units
-
-UNKNOWN = -1  # a domain not seen in training
 
 
 @dataclass(frozen=True)

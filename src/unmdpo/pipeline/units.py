@@ -13,6 +13,7 @@ from unmdpo.data.identity import entropy_fold_of
 from unmdpo.data.table import ComparisonTable, prompt_of
 from unmdpo.scale.data import VOTE_CATEGORIES
 
+UNKNOWN = -1  # a domain not seen in training
 CATEGORIES = (-3, -2, -1, 1, 2, 3)
 
 
@@ -40,11 +41,10 @@ class PromptIndex:
         wanted = set(self.first_row)
         return [prompt_of(text) for number, text in enumerate(texts) if number in wanted]
 
-    def domains(self, rows: Sequence[Comparison]) -> Tensor:
-        """(u,) the id of each prompt's modal domain."""
-        modal = modal_domains(rows)
-        numbers = domain_ids(modal.values())
-        return torch.tensor([numbers[modal[name]] for name in self.hashes])
+    def domains(self, rows: Sequence[Comparison], numbered_by: Sequence[Comparison]) -> Tensor:
+        """(u,) the id of each prompt's modal domain, among those of the second rows."""
+        modal, numbers = modal_domains(rows), domain_ids(modal_domains(numbered_by).values())
+        return torch.tensor([numbers.get(modal[name], UNKNOWN) for name in self.hashes])
 
     def folds(self, folds: int, seed: int) -> Tensor:
         return torch.tensor([fold_of(name, folds, seed) for name in self.hashes])

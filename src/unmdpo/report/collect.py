@@ -19,7 +19,7 @@ from unmdpo.scale.check import verdict
 from unmdpo.stats.evaluation import Estimate, rank_correlation
 
 Truth = Callable[[Prompt], float]  # q* of a prompt, in a world that knows it
-CURVES = ("loss", "rewards/accuracies", "rewards/margins", "logps/chosen")
+CURVES = ("loss", "rewards/accuracies", "eval_loss", "eval_rewards/accuracies", "rewards/margins", "logps/chosen")
 
 
 @dataclass(frozen=True)

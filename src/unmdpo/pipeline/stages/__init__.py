@@ -22,6 +22,7 @@ from unmdpo.pipeline.stages import (
     reference,
     scales,
     summary,
+    validating,
 )
 from unmdpo.recipe import Recipe
 
@@ -35,6 +36,7 @@ KINDS: dict[str, Kind[Any]] = {
         data.ENCODED_STAGE,
         reference.REFERENCE_STAGE,
         reference.FEATURES_STAGE,
+        validating.PREFERENCES_STAGE,
         pilots.PILOT_STAGE,
         passes.PASS_STAGE,
         pilots.OOF_STAGE,

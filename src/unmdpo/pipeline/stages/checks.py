@@ -28,7 +28,7 @@ def _check(graph: Graph, name: str) -> Stage[ScaleSettings]:
 
 def check_scale(job: Job[ScaleSettings]) -> Notes:
     choice, rows = job.settings.estimator, job.load(COMPARISONS, "comparisons")
-    units, names = units_of(rows, choice, job)
+    units, names = units_of(rows, choice, job.inputs.get("features"))
     seeds = [rows_of(rows, names, one, job) for one in evidence_in(job)]
     told = job.load(ESTIMATOR, SCALE_STAGE.name).diagnostics_
     own = OwnGain(told["own_gain"], told["own_chance"]) if told.get("own_gain") else None

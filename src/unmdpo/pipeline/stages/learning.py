@@ -15,7 +15,7 @@ from unmdpo.engine.ranks import Ranks, local_device
 from unmdpo.engine.settings import AdapterSettings, ModelSource, ObjectiveChoice, TrainingSettings
 from unmdpo.engine.sharding import empty_model, fill, shard
 from unmdpo.engine.training.data import TrainingData
-from unmdpo.engine.training.loop import LoopSettings, train
+from unmdpo.engine.training.loop import LoopSettings, Validation, train
 from unmdpo.engine.training.metrics import Progress
 from unmdpo.engine.training.trainer import Trainer
 from unmdpo.errors import UserError
@@ -53,6 +53,7 @@ def train_in(
     scale: ScaleBesidePolicy | None = None,
     *,
     remember: bool = False,
+    validation: Validation | None = None,
 ) -> Trained:
     """Trains from the last checkpoint in the job's folder, if there is one."""
     scorer, adapted = open_scorer(model, settings.adapter, seed=settings.random_seed)
@@ -63,8 +64,9 @@ def train_in(
     passes = training_passes(scorer.model, adaptive=objective.objective.adaptive)
     flops = passes * forward_flops(scorer.model, data.pairs.valid_lengths)
     trainer = Trainer(ready(scorer), data, objective, settings, job.compute, scale, remember)
-    settings_of_loop, shown = LoopSettings(worth_minutes=WORTH_MINUTES), Progress(trainer.updates, job.report)
-    train(trainer, job.folder, settings_of_loop, saved=job.state / "checkpoints", sinks=[shown])
+    loop = LoopSettings(worth_minutes=WORTH_MINUTES, validate_updates=settings.validate_updates)
+    shown, saved = Progress(trainer.updates, job.report), job.state / "checkpoints"
+    train(trainer, job.folder, loop, saved=saved, validation=validation, sinks=[shown])
     share = trainer.num_tokens / max(1, data.pairs.valid_tokens)
     return Trained(trainer, adapted, {"tokens": trainer.num_tokens, "flops": flops * share, "proof": proof})
 

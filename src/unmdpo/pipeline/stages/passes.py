@@ -48,7 +48,7 @@ def passes(graph: Graph, seed: int | None) -> list[Stage[Any]]:
 
 def _pass(graph: Graph, seed: int | None, backward: bool) -> Stage[PassSettings]:
     recipe, (model, suffix) = graph.recipe, pilot_model(graph)
-    training = recipe.seeded_training.changed(recipe.pilots)
+    training = recipe.seeded_training.changed(recipe.pilots).unwatched
     if training.adapter is not None and training.adapter.dropout:
         raise UserError(
             f"pilots.evidence: {recipe.pilots.evidence} takes log-probabilities in training, which dropout blurs: "

@@ -51,7 +51,7 @@ class OofSettings(Strict):
 def pilot(graph: Graph, fold: int, seed: int | None) -> Stage[PilotSettings]:
     recipe, (model, suffix) = graph.recipe, pilot_model(graph)
     pilots, choice = recipe.pilots, ObjectiveChoice(name=recipe.pilots.objective, settings=pilot_settings(recipe))
-    training = recipe.seeded_training.changed(pilots)
+    training = recipe.seeded_training.changed(pilots).unwatched
     settings = PilotSettings(
         model=graph.pinned(model),
         fold=fold,

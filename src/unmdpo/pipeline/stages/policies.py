@@ -16,6 +16,7 @@ from unmdpo.engine.pairs.score import score
 from unmdpo.engine.settings import ObjectiveChoice, TrainingSettings
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.trainer import Trainer
+from unmdpo.errors import UserError
 from unmdpo.pipeline.artifacts import ADAPTER, COMPARISONS, METRICS, MODEL, PAIRS, POLICY_SCALE, REFERENCE
 from unmdpo.pipeline.costs import Cost, Estimates
 from unmdpo.pipeline.graph import Graph
@@ -25,6 +26,7 @@ from unmdpo.pipeline.stages.data import comparisons, encoded
 from unmdpo.pipeline.stages.learning import Trained, train_in, with_beta
 from unmdpo.pipeline.stages.reference import features, reference
 from unmdpo.pipeline.stages.scales import EstimatorChoice, estimator_choice, scale, scale_of_rows, units_of
+from unmdpo.pipeline.stages.validating import validation_inputs, validation_of
 from unmdpo.pipeline.units import strengths
 from unmdpo.recipe.recipe import as_yaml
 from unmdpo.scale import Rows, ScaleBesidePolicy, make_estimator
@@ -62,6 +64,13 @@ def policy(graph: Graph, name: str) -> Stage[PolicySettings]:
             beside = _following(estimator_choice(graph, spec.scale), spec.choice, training)
         else:
             inputs["scale"] = scale(graph, spec.scale)
+    if training.validate_updates is not None:
+        if spec.scale in graph.borrowed:
+            raise UserError(
+                f"policies.{name}: its scale is of another run, which predicts no q for validation data; leave out "
+                "training.validate_updates"
+            )
+        inputs |= validation_inputs(graph, inputs)
     settings = PolicySettings(
         model=graph.pinned(model), objective=spec.choice, beta=recipe.beta, training=training, beside=beside
     )
@@ -77,7 +86,7 @@ class _Beside:
 
     @classmethod
     def start(cls, rows: Sequence[Comparison], choice: EstimatorChoice, job: Job[PolicySettings]) -> "_Beside":
-        units, names = units_of(rows, choice, job)
+        units, names = units_of(rows, choice, job.inputs.get("features"))
         estimator = make_estimator(choice.name, choice.settings)
         assert isinstance(estimator, ScaleBesidePolicy)
         return cls(estimator.start(units, names.of_row), names.of_row)
@@ -106,7 +115,15 @@ def train_policy(job: Job[PolicySettings]) -> Notes:
     beside = None if s.beside is None else _Beside.start(rows, s.beside, job)
     data = TrainingData(pairs, strengths(rows), known, frozen, None if beside is None else beside.of_row)
     choice = with_beta(s.objective, s.beta, pairs)
-    trained = train_in(job, job.source(s.model), s.training, choice, data, None if beside is None else beside.scale)
+    trained = train_in(
+        job,
+        job.source(s.model),
+        s.training,
+        choice,
+        data,
+        None if beside is None else beside.scale,
+        validation=validation_of(job, s.beside),
+    )
     notes = trained.notes | {"settings": choice.settings}
     if beside is not None:
         beside.finish(trained.trainer, job)

@@ -99,7 +99,7 @@ def estimator_choice(graph: Graph, name: str) -> EstimatorChoice:
 
 def fit_scale(job: Job[ScaleSettings]) -> Notes:
     rows, choice = job.load(COMPARISONS, "comparisons"), job.settings.estimator
-    units, names = units_of(rows, choice, job)
+    units, names = units_of(rows, choice, job.inputs.get("features"))
     estimator = make_estimator(choice.name, choice.settings)
     assert isinstance(estimator, FrozenScale)
     estimator.fit(units, _evidence(rows, names, job))
@@ -111,15 +111,21 @@ def fit_scale(job: Job[ScaleSettings]) -> Notes:
     return {"units": len(units), **estimator.diagnostics_}
 
 
-def units_of(rows: Sequence[Comparison], choice: EstimatorChoice, job: Job[Any]) -> tuple[Units, UnitNames]:
-    """Features, domains and folds of the units that an estimator uses."""
+def units_of(
+    rows: Sequence[Comparison],
+    choice: EstimatorChoice,
+    features: Artifact | None,
+    fitted_to: Sequence[Comparison] | None = None,
+) -> tuple[Units, UnitNames]:
+    """Features, domains and folds of the units that an estimator uses. Domains are numbered as in the rows that it is
+    fitted to, if those are others."""
     names = UnitNames(rows, choice.unit)
     index, prompt_of = names.index, names.index.of_row[names.first_row]
     known, settings = torch.zeros(len(index.hashes), DIMENSION), resolved_settings(choice)
     if isinstance(settings, GivenSettings):
         known = _given(settings, index.hashes)
-    if "features" in job.inputs:
-        embeddings = _embeddings(job.inputs["features"], index.hashes)
+    if features is not None:
+        embeddings = _embeddings(features, index.hashes)
         known = features_for(settings, embeddings, index.prompts(rows))
     inputs = known[prompt_of]
     if choice.unit == "pair":
@@ -127,7 +133,7 @@ def units_of(rows: Sequence[Comparison], choice: EstimatorChoice, job: Job[Any])
         inputs = pair_features(inputs, [a for a, _ in pairs], [b for _, b in pairs])
     own_folds = ESTIMATORS[choice.name].own_folds
     folds = index.entropy_folds(choice.folds) if own_folds else index.folds(choice.folds, choice.fold_seed)
-    domains = index.domains(rows)[prompt_of] if choice.domains else torch.zeros_like(prompt_of)
+    domains = index.domains(rows, fitted_to or rows)[prompt_of] if choice.domains else torch.zeros_like(prompt_of)
     return Units(inputs, domains, folds[prompt_of]), names
 
 
@@ -148,7 +154,7 @@ def _given(settings: GivenSettings, hashes: list[str]) -> Tensor:
     missing = [name for name in hashes if name not in scales]
     if missing:
         raise UserError(
-            f"{settings.path}: no q for {len(missing)} of {len(hashes)} training prompts, such as the one with "
+            f"{settings.path}: no q for {len(missing)} of {len(hashes)} prompts, such as the one with "
             f"prompt_hash {missing[0]}"
         )
     return torch.tensor([scales[name] for name in hashes]).log()[:, None]
