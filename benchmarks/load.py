@@ -62,7 +62,7 @@ def recipe(folder: Path, panel: int) -> Recipe:
         "scales": {
             "seq": {"estimator": "pooled"},
             "pairs": {"estimator": "cross-fitted", "unit": "pair"},
-            "entropy": {"estimator": "entropy"},
+            "entropy": {"estimator": "entropy", "settings": {"otherwise": "one"}},  # random votes predict nothing
         },
         "policies": {
             name: {"objective": "dpo"} if name == "dpo" else {"objective": "unm-wr", "scale": "seq"} for name in names

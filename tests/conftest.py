@@ -10,7 +10,8 @@ import torch
 from hypothesis import settings
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # set before anything reads it: tests need no network
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread per pytest worker
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread per pytest worker, and in the processes that it starts
+torch.set_num_threads(1)  # here, where torch has already looked
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=60)
 settings.load_profile("repeatable")

@@ -264,11 +264,11 @@ def delete(file):
 @pytest.mark.parametrize(
     ("stage", "name", "harm"),
     [
-        ("reference", "reference.safetensors", cut),
+        pytest.param("reference", "reference.safetensors", cut, marks=pytest.mark.soak),
         ("policy[dpo]", "model/model.safetensors", flip),
         ("policy[dpo]", "model/model.safetensors", delete),
         ("oof", "manifest.json", flip),
-        ("oof", "manifest.json", delete),
+        pytest.param("oof", "manifest.json", delete, marks=pytest.mark.soak),
     ],
 )
 def test_damage_is_found_when_it_is_read_and_mended_by_the_same_command(

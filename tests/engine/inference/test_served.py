@@ -14,6 +14,7 @@ import pytest
 
 from tests.worlds.pipeline import recipe, world
 from tests.worlds.servers import served_by
+from unmdpo.engine.inference import served
 from unmdpo.errors import UserError
 from unmdpo.files import read_lines
 from unmdpo.pipeline.executors import execute
@@ -119,7 +120,8 @@ def test_answers_are_kept_when_the_server_gives_up_and_busy_ones_are_asked_again
     assert len(questions) == len(set(questions)) == 6
 
 
-def test_a_server_that_is_not_there_is_named(tmp_path):
+def test_a_server_that_is_not_there_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(served, "RETRIES", 1)
     run = opened(world(tmp_path), answers={"hosted": {"endpoint": "http://127.0.0.1:9/v1", "model": "m"}})
     with pytest.raises(UserError, match=r"127\.0\.0\.1:9/v1 did not answer"):
         execute(run, until="generation[hosted,one]")

@@ -144,6 +144,7 @@ def test_a_killed_process_is_told(folder, tmp_path):
     assert "generation[dpo,one]" in run.finished
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_two_ranks_share_a_model(done, folder, tmp_path):
     """`compute.ranks: 2`: the reference and policies are each sharded over two processes."""

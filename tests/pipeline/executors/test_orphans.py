@@ -76,7 +76,9 @@ def test_ranks_end_with_a_command_that_was_killed(tmp_path):
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("first", "second"), [("SIGTERM", "SIGTERM"), ("SIGINT", "SIGINT")])
+@pytest.mark.parametrize(
+    ("first", "second"), [("SIGINT", "SIGINT"), pytest.param("SIGTERM", "SIGTERM", marks=pytest.mark.soak)]
+)
 def test_stopped_twice_says_one_line(tmp_path, first, second):
     path = small_recipe(tmp_path, training={"updates": 100_000, "batch": 8, "learning_rate": 1e-3, "warmup": 1})
     command = started(path, tmp_path / "store", "--jobs", "2")
