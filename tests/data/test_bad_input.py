@@ -10,7 +10,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from tests.worlds.rows import GOOD, HELPSTEER3, PREFERENCE, helpsteer3_row, preference, without
-from unmdpo.data import DataRef, PairRule, SourceSettings, StrengthRule, load_comparisons, strength, unpacked
+from unmdpo.data import DataRef, PairRule, SourceSettings, StrengthRule, files, load_comparisons, strength, unpacked
 from unmdpo.data.bad import BadRowLimit
 from unmdpo.data.load import Reading, load
 from unmdpo.data.strength import MOST_PAIRS
@@ -243,10 +243,21 @@ def test_other_limits_are_refused(given):
 def test_a_gzipped_file_that_unpacks_to_no_end(tmp_path, monkeypatch):
     monkeypatch.setattr(unpacked, "SUSPICIOUS", 1 << 20)
     path = tmp_path / "pairs.jsonl.gz"
-    for content in (b"\n" * 5_000_000, b'{"prompt": "' + b"a" * 5_000_000 + b'"}'):
+    for content in (b" " * 5_000_000, b'{"prompt": "' + b"a" * 5_000_000 + b'"}'):
         path.write_bytes(gzip.compress(content))
         with pytest.raises(DataError, match=r"pairs\.jsonl\.gz: unpacks to more than 200 times its size"):
             load_comparisons(str(path))
+
+
+def test_lines_and_lines_of_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MOST_EMPTY", 1000)
+    path = tmp_path / "pairs.jsonl"
+    row = json.dumps(preference(strength=1)) + "\n"
+    path.write_text(row + "\n" * 900 + row.replace("Q", "R"))
+    assert len(load_comparisons(str(path)).rows) == 2
+    path.write_text(row + "\n" * 1002)
+    with pytest.raises(DataError, match="has 1,000 empty lines after row 1"):
+        load_comparisons(str(path))
 
 
 def test_a_pipe_is_no_file(tmp_path):

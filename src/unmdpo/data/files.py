@@ -24,6 +24,7 @@ from unmdpo.files import files_below
 
 BESIDE = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}  # about data, not data
 SMALL = 1 << 20  # bytes of a file that is about others
+MOST_EMPTY = 1_000_000  # lines in a row
 FEW_KEYS = 4  # of an object around a list of rows
 SPLIT_WORDS = {"train": "train", "training": "train", "test": "test"} | dict.fromkeys(
     ("validation", "valid", "val", "dev", "eval"), "validation"
@@ -153,10 +154,13 @@ def _json_lines(path: Path, bad: BadRows) -> Iterator[Row]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    number = 0
+    number = said = 0  # the last line, and the last that is not empty
     try:
         with open_file(path) as lines:
             for number, line in enumerate(lines, 1):
+                said = said if line.isspace() else number
+                if number - said > MOST_EMPTY:
+                    raise DataError(path, f"has {MOST_EMPTY:,} empty lines after row {said}: is it a text file?")
                 yield number, line
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(
