@@ -23,6 +23,13 @@ def test_version():
     assert run("--version").output == f"unmdpo {unmdpo.__version__}\n"
 
 
+@pytest.mark.parametrize("command", [[], ["run"], ["audit", "support"], ["theory"]])
+def test_short_help(command):
+    done = CliRunner().invoke(app, [*command, "-h"])
+    assert done.exit_code == 0
+    assert "--help" in done.output
+
+
 def test_help_is_quick_and_light():
     script = (
         "import sys\n"

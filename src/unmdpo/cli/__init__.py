@@ -51,7 +51,7 @@ def _print_error(problem: str) -> None:
 app = typer.Typer(
     cls=_Group,
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help halves the start-up time
     help="Preference optimization with strength margins and a learned prompt scale.",

@@ -14,9 +14,11 @@ from transformers.masking_utils import (
 )
 
 from tests.worlds.models import MODELS, PAIRS, one_by_one, pair, tiny
+from unmdpo.engine.pairs.encode import EncodedPair
 from unmdpo.engine.pairs.logprobs import CHUNK, token_log_probs
 from unmdpo.engine.pairs.masks import CannotPack, block_mask, window_of
 from unmdpo.engine.pairs.packing import PackedBatch, balanced, first_fit, padded_length
+from unmdpo.engine.pairs.padding import PaddedBatch, SingleBatch
 from unmdpo.engine.pairs.scorer import PairScorer
 
 SOFT_CAPPED = "gemma2, soft-capped, sliding"  # Transformers supports it only with eager or flex attention
@@ -233,3 +235,16 @@ def test_a_rules_window_is_found(rule, window):
 def test_other_rules_cannot_be_packed_in_blocks(rule):
     with pytest.raises(CannotPack, match="neither causal nor a sliding window"):
         window_of(rule, 60)
+
+
+@pytest.mark.parametrize("layout", [lambda pairs: PackedBatch.of(pairs, 120), PaddedBatch.of, SingleBatch.of])
+def test_a_response_against_itself_differs_by_nothing(layout):
+    """The paper's convention for self-comparisons, of which its data has one."""
+    other = pair(9, 30, 11, 7)
+    itself = EncodedPair(other.prompt, other.chosen, other.chosen.copy(), True)
+    model = tiny("llama, tied", "sdpa", torch.float32)
+    logs = PairScorer(model)(layout([PAIRS[0], itself, PAIRS[3]]))
+    assert logs[1, 0] == logs[1, 1]
+    assert (logs[[0, 2], 0] != logs[[0, 2], 1]).all()
+    (gradient, *_) = torch.autograd.grad(logs[1, 0] - logs[1, 1], list(model.parameters()))
+    assert not gradient.any()

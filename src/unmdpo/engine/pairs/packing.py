@@ -117,6 +117,7 @@ class PairBatch:
     predictor: Tensor  # (r,) index of the token whose hidden state predicts a response token
     target: Tensor  # (r,) the predicted response token
     response: Tensor  # (r,) 2·pair for chosen, 2·pair + 1 for rejected
+    same: Tensor  # (pairs,) bool: both responses are the same tokens
     pairs: int
 
     def to(self, device: torch.device) -> Self:
@@ -136,6 +137,12 @@ class PairBatch:
             elif isinstance(value, Sequences):
                 changed[name] = value.with_tensors(change)
         return replace(self, **changed)
+
+
+def same_responses(pairs: Sequence[EncodedPair]) -> Tensor:
+    """(pairs,) whether a response is compared with itself. Then the difference of log-ratios is exactly zero, as the
+    paper's theorem has it; rounding differs with where a sequence stands in a batch."""
+    return torch.tensor([np.array_equal(pair.chosen, pair.rejected) for pair in pairs], dtype=torch.bool)
 
 
 @dataclass(frozen=True)
@@ -192,6 +199,7 @@ class PackedBatch(PairBatch):
             predictor=torch.from_numpy(predictor[scored]),
             target=torch.from_numpy(tokens[scored].astype(np.int64)),
             response=torch.from_numpy((2 * pair + part - CHOSEN)[scored]),
+            same=same_responses(pairs),
             pairs=len(pairs),
             longest=int(positions.max(initial=0)) + 1,
             real=placed(np.ones(len(at)), 0).bool(),

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmdpo.engine.pairs.encode import EncodedPair
-from unmdpo.engine.pairs.packing import PairBatch
+from unmdpo.engine.pairs.packing import PairBatch, same_responses
 
 
 def alike(lengths: Sequence[int], budget: int) -> list[list[int]]:
@@ -69,6 +69,7 @@ class PaddedBatch(PairBatch):
             predictor=predictor,
             target=tokens.flatten()[predictor + 1],
             response=torch.cat(responses),
+            same=same_responses(pairs),
             pairs=len(pairs),
         )
 
@@ -88,6 +89,7 @@ class SingleBatch(PairBatch):
             predictor=batch.predictor,
             target=batch.target,
             response=batch.response,
+            same=batch.same,
             pairs=batch.pairs,
             lengths=tuple(map(len, rows)),
             prompts=tuple(len(pair.prompt) for pair in pairs for _ in range(2)),

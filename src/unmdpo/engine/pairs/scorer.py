@@ -87,7 +87,9 @@ class PairScorer(nn.Module):
         else:
             logs = _fused_log_probs(self.model, self.head, batch, self.router if self.training else None)
         sums = logs.new_zeros(2 * batch.pairs).index_add(0, batch.response, logs)
-        return torch.stack([sums[0::2], sums[1::2]], dim=1)  # a copy, not a view: sharded modules hook their output
+        chosen, rejected = sums[0::2], sums[1::2]
+        rejected = torch.where(batch.same, chosen, rejected)
+        return torch.stack([chosen, rejected], dim=1)  # a copy, not a view: sharded modules hook their output
 
     def settle(self) -> None:
         """If the model is sharded, frees the weights that a pass without gradient left gathered."""
