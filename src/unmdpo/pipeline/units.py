@@ -44,6 +44,8 @@ class PromptIndex:
     def domains(self, rows: Sequence[Comparison], numbered_by: Sequence[Comparison]) -> Tensor:
         """(u,) the id of each prompt's modal domain, among those of the second rows."""
         modal, numbers = modal_domains(rows), domain_ids(modal_domains(numbered_by).values())
+        if len(numbers) <= 1:
+            return torch.zeros(len(self.hashes), dtype=torch.int64)
         return torch.tensor([numbers.get(modal[name], UNKNOWN) for name in self.hashes])
 
     def folds(self, folds: int, seed: int) -> Tensor:

@@ -124,7 +124,7 @@ def open_reward_model(settings: RewardModelSettings) -> Judge:
 def check_reward_model(settings: RewardModelSettings) -> None:
     source = reward_model_source(settings)
     check_reachable(source)
-    Encoder.of(source).template.prove()
+    Encoder.of(source)  # raises if there is no template; some take answered conversations only
     if Path(source.path).is_dir():  # elsewhere, it would download the weights
         _chosen_output(source, settings.label, _count_outputs(source))
 

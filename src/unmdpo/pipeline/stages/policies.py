@@ -65,10 +65,11 @@ def policy(graph: Graph, name: str) -> Stage[PolicySettings]:
         else:
             inputs["scale"] = scale(graph, spec.scale)
     if training.validate_updates is not None:
-        if spec.scale in graph.borrowed:
+        given = spec.scale is not None and ESTIMATORS[recipe.scales[spec.scale].estimator].files is not None
+        if given or spec.scale in graph.borrowed:
             raise UserError(
-                f"policies.{name}: its scale is of another run, which predicts no q for validation data; leave out "
-                "training.validate_updates"
+                f"policies.{name}: its scale is of another run or of a file, which predicts no q for validation data; "
+                "leave out training.validate_updates"
             )
         inputs |= validation_inputs(graph, inputs)
     settings = PolicySettings(
