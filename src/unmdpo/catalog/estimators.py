@@ -176,7 +176,7 @@ _ROWS = (
     ),
     Estimator(
         "entropy", "from the spread of annotators' votes, without pilots", _code("entropy:EntropyScale"),
-        EntropySettings, pilots=False, own_folds=True, revision=2,
+        EntropySettings, pilots=False, own_folds=True, revision=3,
     ),
     Estimator(
         "joint", "a head that learns beside the policy, centered over all prompts", _code("beside:JointScale"),
