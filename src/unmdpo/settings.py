@@ -50,6 +50,7 @@ Seeds = Annotated[tuple[Seed, ...], BeforeValidator(_as_tuple), AfterValidator(_
 Triple = Annotated[tuple[float, float, float], BeforeValidator(_as_tuple)]  # a value and its interval
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Place = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_sayable)]  # a path, or a name on the Hub
+Choices = Annotated[tuple[Nonnegative, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
 Thresholds = Annotated[tuple[float, ...] | None, BeforeValidator(_as_tuple)]
 Levels = Annotated[  # m(1), …, m(K); None is the paper's m(k) = k
     tuple[Nonnegative, ...] | None, BeforeValidator(_as_tuple), AfterValidator(_nondecreasing)

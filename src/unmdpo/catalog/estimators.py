@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from unmdpo.catalog.code import Code
 from unmdpo.placement import Placement
-from unmdpo.settings import SEED, Count, Levels, Nonnegative, Positive, Seed, Strict, resolve
+from unmdpo.settings import SEED, Choices, Count, Levels, Nonnegative, Positive, Seed, Strict, resolve
 
 if TYPE_CHECKING:
     from unmdpo.scale.base import ScaleEstimator
@@ -66,6 +66,17 @@ class PooledSettings(ResidualSettings, MapSettings):
 
 class CrossFittedSettings(PooledSettings):
     placement: Placement = "ao"
+
+
+class ShrunkenSettings(ResidualSettings, MapSettings):
+    """A head as `pooled` has it, shrunken as held-out loss asks."""
+
+    unit: Literal["prompt"] = "prompt"
+    updates: int = Field(150, ge=0)
+    penalties: Choices = Field((0.01, 0.1, 1.0), description="λ_q, the weight of (log q)², to choose from")
+    factors: Choices = Field(
+        (0.0, 0.25, 0.5, 0.75, 1.0), description="what log q is multiplied by, to choose from; 0: q ≡ 1"
+    )
 
 
 class LinearSettings(MarginSettings, MapSettings):
@@ -166,6 +177,9 @@ _ROWS = (
     Estimator(
         "cross-fitted", "a head for each fold, fitted outside it", _code("crossfit:CrossFittedScale"),
         CrossFittedSettings,
+    ),
+    Estimator(
+        "shrunken", "one head, shrunken as unseen prompts ask", _code("shrunken:ShrunkenScale"), ShrunkenSettings,
     ),
     Estimator(
         "ridge", "linear in prompt features, shrunken as unseen prompts ask", _code("ridge:RidgeScale"), RidgeSettings,

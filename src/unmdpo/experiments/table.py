@@ -108,6 +108,26 @@ _WORTH = (
 )
 
 
+# Every way of fitting a scale to pilots before the policies, and the truth: name → label and estimator
+_WAYS = {
+    "pooled": ("pooled head (the paper's)", "estimator: pooled"),
+    "cross": ("a head for each fold", "estimator: cross-fitted, fit: wr"),
+    "penalty": ("pooled, penalty chosen", "estimator: shrunken, settings: {factors: [0, 1]}"),
+    "factor": ("pooled, times its reliability", "estimator: shrunken, settings: {penalties: [0.01]}"),
+    "sketch": ("ridge on the sketch", "estimator: ridge, settings: {features: sketch}"),
+    "ridge": ("ridge on the embedding", "estimator: ridge"),
+    "auto": ("auto", "estimator: auto"),
+    "truth": ("true q*", f"estimator: given, settings: {{path: {{truth}}, bound: {BOUND}}}"),
+}
+_LEARNED_WAYS = {name: label for name, (label, _) in _WAYS.items() if name != "truth"}
+_ALL_WAYS = (
+    "scales={one: {estimator: constant}, " + ", ".join(f"{name}: {{{how}}}" for name, (_, how) in _WAYS.items()) + "}",
+    "policies={dpo: {objective: dpo}, constant: {objective: unm-wr, scale: one}, "
+    + ", ".join(f"{name}: {{objective: unm-wr, scale: {name}}}" for name in _WAYS)
+    + "}",
+)
+
+
 def _numbers(knob: str, *values: float) -> tuple[Point, ...]:
     return tuple(Point(f"{value:g}", value, {knob: value}) for value in values)
 
@@ -202,6 +222,24 @@ EXPERIMENTS: dict[str, Experiment] = {
             },
         },
         _WORTH,
+        knobs=_NOISY,
+    ),
+    "estimators": Experiment(
+        "Which way of fitting a scale finds q*, foresees unseen prompts, and helps policies?",
+        "standard deviation of log q*",
+        (
+            *_numbers("noise_spread", 0.0, 0.8, 1.6),
+            *(
+                Point(f"{spread}, pilots of three seeds", None, {"noise_spread": spread}, ("pilots.seeds=[1, 2, 3]",))
+                for spread in (0.8, 1.6)
+            ),
+        ),
+        {
+            "held-out gain over q ≡ 1": {label: held_out_gain(name) for name, label in _LEARNED_WAYS.items()},
+            "Spearman of q̂ with q*": {label: recovery(name) for name, label in _LEARNED_WAYS.items()},
+            "ΔR over q ≡ 1": {label: gain(name, "constant") for name, (label, _) in _WAYS.items()},
+        },
+        _ALL_WAYS,
         knobs=_NOISY,
     ),
     "joint": Experiment(

@@ -9,6 +9,7 @@ from unmdpo.scale.data import Rows, Units
 from unmdpo.scale.entropy import EntropyScale
 from unmdpo.scale.pooled import ConstantScale, PooledScale
 from unmdpo.scale.ridge import RidgeScale
+from unmdpo.scale.shrunken import ShrunkenScale
 from unmdpo.scale.store import load_scale, save_scale
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Rows",
     "ScaleBesidePolicy",
     "ScaleEstimator",
+    "ShrunkenScale",
     "SigmoidJointScale",
     "Units",
     "load_scale",

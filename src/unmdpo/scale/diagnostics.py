@@ -33,7 +33,9 @@ def diagnose(q: Tensor, rows: Rows, margin: Tensor, squashed: Tensor) -> dict[st
 
 
 def correlation(a: Tensor, b: Tensor) -> float:
-    """Pearson's correlation; 0 if one of them does not vary."""
+    """Pearson's correlation; 0 if one of them does not vary, whatever rounding makes of its mean."""
+    if len(a) == 0 or a.min() == a.max() or b.min() == b.max():
+        return 0.0
     x, y = a.double() - a.double().mean(), b.double() - b.double().mean()
     spread = float(torch.sqrt((x @ x) * (y @ y)))
     return float(x @ y) / spread if spread > 0 else 0.0
