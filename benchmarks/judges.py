@@ -26,7 +26,7 @@ from unmdpo.data.identity import Message, prompt_hash
 from unmdpo.engine.inference.judges import RewardModel
 from unmdpo.engine.settings import ModelSource
 
-PAIRS_OF_A_PROMPT, SEED = 24, 42
+PAIRS_OF_A_PROMPT, SEED = 16, 42
 ANNOTATED = ("Qwen-14B-Chat", "FuseChat-Llama-3.1-8B-Instruct", "FuseChat-Llama-3.2-1B-Instruct")
 
 

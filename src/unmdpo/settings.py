@@ -5,9 +5,19 @@ and an artifact's key is computed from its JSON.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from unmdpo.errors import UserError, did_you_mean
@@ -58,9 +68,21 @@ Levels = Annotated[  # m(1), …, m(K); None is the paper's m(k) = k
 
 
 class Strict(BaseModel):
-    """Frozen, without coercion, and with a suggestion for misspelled keys."""
+    """Frozen, without coercion, and with a suggestion for misspelled keys.
 
+    Fields in `later` came after the first results were kept: at their default they are not written, so that the keys
+    of those results stay what they were.
+    """
+
+    later: ClassVar[frozenset[str]] = frozenset()
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+    @model_serializer(mode="wrap")
+    def _without_later_defaults(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = written(self)
+        fields = type(self).model_fields
+        unsaid = {name for name in self.later if getattr(self, name) == fields[name].get_default()}
+        return {name: value for name, value in values.items() if name not in unsaid}
 
     @model_validator(mode="before")
     @classmethod

@@ -8,7 +8,7 @@ import random
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, pairwise
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
@@ -89,36 +89,40 @@ class StrengthRule(Strict):
 class PairRule(Strict):
     """`all` pairs of a prompt's responses, or only `neighbours` in the order of their scores.
 
-    Two responses whose scores differ by less than `min_gap`, or not at all, are a tie.
+    Two responses whose scores differ by less than `min_gap`, or not at all, are a tie. Of more than `most` pairs so
+    many are drawn: pairs grow with the square of the responses, and one prompt should not be the whole data.
     """
+
+    later: ClassVar = frozenset({"most"})
 
     pairs: Literal["all", "neighbours"] = "all"
     min_gap: Nonnegative = 0.0
+    most: Annotated[int, Field(ge=1, le=MOST_PAIRS)] = MOST_PAIRS
 
     def select(self, scores: Sequence[float]) -> Iterator[tuple[int, int, float]]:
         """Triples (better, worse, gap) of positions in `scores`; the gap of a tie is 0."""
         ranked = sorted(range(len(scores)), key=lambda i: (-scores[i], i))
-        chosen = _pairs(len(ranked)) if self.pairs == "all" else pairwise(range(len(ranked)))
+        chosen = self._drawn(scores) if self.pairs == "all" else pairwise(range(len(ranked)))
         for better, worse in ((ranked[first], ranked[second]) for first, second in chosen):
             gap = scores[better] - scores[worse]
             yield better, worse, gap if gap * ROUNDING >= self.min_gap else 0.0
 
     def left_out(self, responses: int) -> int:
         """How many pairs of so many responses are not selected, because there are too many."""
-        return max(0, math.comb(responses, 2) - MOST_PAIRS) if self.pairs == "all" else 0
+        return max(0, math.comb(responses, 2) - self.most) if self.pairs == "all" else 0
 
-
-def _pairs(count: int) -> Iterator[tuple[int, int]]:
-    """All pairs, or MOST_PAIRS of them: pairs grow with the square, and one prompt should not be the whole data."""
-    total = math.comb(count, 2)
-    if total <= MOST_PAIRS:
-        yield from combinations(range(count), 2)
-        return
-    for place in sorted(random.Random(count).sample(range(total), MOST_PAIRS)):
-        left = total - 1 - place  # pairs after this one, in the order of `combinations`
-        row = (math.isqrt(8 * left + 1) - 1) // 2
-        first = count - 2 - row
-        yield first, count - 1 - (left - row * (row + 1) // 2)
+    def _drawn(self, scores: Sequence[float]) -> Iterator[tuple[int, int]]:
+        """All pairs of ranks, or `most` of them: the same for the same scores, and others for others."""
+        count = len(scores)
+        total = math.comb(count, 2)
+        if total <= self.most:
+            yield from combinations(range(count), 2)
+            return
+        for place in sorted(random.Random(repr(list(scores))).sample(range(total), self.most)):
+            left = total - 1 - place  # pairs after this one, in the order of `combinations`
+            row = (math.isqrt(8 * left + 1) - 1) // 2
+            first = count - 2 - row
+            yield first, count - 1 - (left - row * (row + 1) // 2)
 
 
 def grade_columns(row: Row, rule: StrengthRule) -> tuple[str, ...]:

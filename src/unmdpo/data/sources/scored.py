@@ -13,7 +13,7 @@ from unmdpo.data.comparison import Comparison, Origin
 from unmdpo.data.identity import Prompt, prompt_hash
 from unmdpo.data.rows import Row
 from unmdpo.data.sources.base import Source
-from unmdpo.data.strength import MOST_PAIRS, PairRule
+from unmdpo.data.strength import PairRule
 
 
 class Answer(NamedTuple):
@@ -94,7 +94,7 @@ class AnswersInOneRow(Source):
 def compared(answers: Sequence[Answer], pairing: PairRule, bad: BadRows) -> Iterator[Comparison]:
     """The pairs that the rule selects, with their score gaps."""
     if left_out := pairing.left_out(len(answers)):
-        bad.left_out[f"pairs beyond {MOST_PAIRS:,} of a prompt, drawn at random"] += left_out
+        bad.left_out[f"pairs beyond {pairing.most:,} of a prompt, drawn at random"] += left_out
     for better, worse, gap in pairing.select([answer.score for answer in answers]):
         good = answers[better]
         yield Comparison(
