@@ -78,6 +78,18 @@ def test_pickled_weights_are_not_loaded(folder):
         load_model(ModelSource(path=str(folder)), device=torch.device("cpu"))
 
 
+def test_files_that_nobody_loads_may_be_anything(folder):
+    (folder / "consolidated.safetensors").write_text(POINTER)
+    check_files(ModelSource(path=str(folder)))
+    (folder / WEIGHTS).rename(folder / "model-00001-of-00001.safetensors")
+    index = {"weight_map": {"lm_head.weight": "model-00001-of-00001.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    check_files(ModelSource(path=str(folder)))
+    (folder / "model-00001-of-00001.safetensors").write_text(POINTER)
+    with pytest.raises(UserError, match="Git LFS pointer"):
+        check_files(ModelSource(path=str(folder)))
+
+
 @pytest.mark.parametrize("content", [b"", b"GGUF" + bytes(100), b"GGUF" + struct.pack("<IQQ", 3, 2**50, 2**50)])
 def test_a_damaged_gguf_file(tmp_path, content):
     pytest.importorskip("gguf")

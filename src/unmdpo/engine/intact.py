@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from unmdpo.engine.settings import ModelSource
 from unmdpo.errors import UserError
@@ -22,7 +23,7 @@ def check_files(source: ModelSource) -> None:
     folder = Path(source.path)
     if not folder.is_dir():
         return
-    weights = [folder / source.gguf_file] if source.gguf_file is not None else sorted(folder.glob(WEIGHTS))
+    weights = [folder / source.gguf_file] if source.gguf_file is not None else _weights(folder)
     for path in [*sorted(folder.glob("*.json")), *weights]:
         _check_no_pointer(path)
     for name in SETTINGS:
@@ -36,6 +37,18 @@ def check_files(source: ModelSource) -> None:
                 pass
         except (SafetensorError, OSError) as error:
             raise UserError(f"{path} is damaged or cut off ({_first_line(error)}); {AGAIN}") from error
+
+
+def _weights(folder: Path) -> list[Path]:
+    """The files that Transformers loads; others may lie beside them, such as those of another format."""
+    whole = folder / SAFE_WEIGHTS_NAME
+    if whole.exists():
+        return [whole]
+    try:
+        shards = json.loads((folder / SAFE_WEIGHTS_INDEX_NAME).read_text("utf-8"))["weight_map"].values()
+        return sorted({folder / Path(str(name)).name for name in shards})
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return sorted(folder.glob(WEIGHTS))  # no index, or one that is refused when weights are loaded
 
 
 def _check_no_pointer(path: Path) -> None:

@@ -235,7 +235,8 @@ def _not_loaded(what: str, source: ModelSource, error: Exception) -> UserError:
             "model.trust_remote_code=true"
         )
     at = f" at revision {source.revision}" if source.revision else ""
-    return UserError(f"the {what} of '{source.path}'{at} could not be loaded: {reason}\n{_advice(source)}")
+    said = f"the {what} of '{source.path}'{at} could not be loaded: {reason}"
+    return UserError(said if isinstance(error, ImportError) else f"{said}\n{_advice(source)}")
 
 
 def _advice(source: ModelSource) -> str:

@@ -27,6 +27,7 @@ from typing import Any
 from filelock import FileLock
 from safetensors import SafetensorError
 
+from unmdpo import __version__
 from unmdpo.engine.training.loop import THROUGHPUT
 from unmdpo.errors import RESUME_HINT, UserError, disk_problem
 from unmdpo.files import apply_umask, file_names, read_sealed, remove, remove_leftovers, sealed, sha256, write_json
@@ -252,5 +253,5 @@ def _begin_anew(folder: Path) -> None:
 @cache
 def versions() -> dict[str, str]:
     """Of everything that may change a result."""
-    packages = {name: metadata.version(name) for name in ("unmdpo", "torch", "transformers", "tokenizers", "numpy")}
-    return packages | {"python": platform.python_version(), "machine": platform.machine()}
+    packages = {name: metadata.version(name) for name in ("torch", "transformers", "tokenizers", "numpy")}
+    return {"unmdpo": __version__} | packages | {"python": platform.python_version(), "machine": platform.machine()}

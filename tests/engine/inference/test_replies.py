@@ -12,6 +12,7 @@ from unmdpo.catalog.endpoints import Endpoint
 from unmdpo.catalog.judges import EndpointSettings
 from unmdpo.data.identity import Message
 from unmdpo.engine.inference.endpoint import PairwiseJudge, Question
+from unmdpo.engine.inference.replies import shown
 from unmdpo.engine.inference.served import ServedGenerator
 from unmdpo.errors import UserError
 
@@ -120,3 +121,10 @@ def test_no_key_is_part_of_an_address(place):
     for kind in (Endpoint, EndpointSettings):
         with pytest.raises(ValueError, match="endpoint"):
             kind(endpoint=place, model="m")
+
+
+def test_a_word_that_is_no_secret_is_not_cut_out_of_messages(monkeypatch):
+    monkeypatch.setenv("SOME_KEY", "none")
+    assert shown("none of the models is loaded", "SOME_KEY") == "none of the models is loaded"
+    monkeypatch.setenv("SOME_KEY", SECRET)
+    assert SECRET not in shown(f"bad key {SECRET}", "SOME_KEY")

@@ -2,27 +2,34 @@
 
 import contextlib
 import io
+import sys
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 from unmdpo.errors import UnmdpoWarning, printable
 
-SHOWN = 200  # characters
+SHOWN = 200  # bytes
 
 
-class _Ear(io.TextIOBase):
+class _Ear(io.RawIOBase):
     """Remembers the beginning and the length."""
 
     def __init__(self) -> None:
-        self.beginning, self.length = "", 0
+        self.beginning, self.length = b"", 0
 
     def writable(self) -> bool:
         return True
 
-    def write(self, text: str) -> int:
-        self.beginning += text[: SHOWN - len(self.beginning)]
-        self.length += len(text)
-        return len(text)
+    def write(self, data: Any) -> int:
+        heard = bytes(data)
+        self.beginning += heard[: SHOWN - len(self.beginning)]
+        self.length += len(heard)
+        return len(heard)
+
+    def fileno(self) -> int:
+        """For programs that are started with it: what they print goes where messages go."""
+        return sys.stderr.fileno()
 
 
 @contextlib.contextmanager
@@ -30,9 +37,11 @@ def overheard(who: str) -> Iterator[None]:
     """Keeps printed text from standard output, which belongs to the command, and tells what it was."""
     ear = _Ear()
     try:
-        with contextlib.redirect_stdout(ear):
+        with contextlib.redirect_stdout(io.TextIOWrapper(io.BufferedWriter(ear), "utf-8", write_through=True)) as out:
             yield
     finally:
-        if ear.beginning.strip():
-            rest = f" and {ear.length - SHOWN:,} characters more" if ear.length > SHOWN else ""
-            warnings.warn(f"{who} printed: {printable(ear.beginning.strip())}{rest}", UnmdpoWarning, stacklevel=3)
+        out.flush()
+        printed = ear.beginning.decode("utf-8", "ignore").strip()
+        if printed:
+            rest = f" and {ear.length - SHOWN:,} bytes more" if ear.length > SHOWN else ""
+            warnings.warn(f"{who} printed: {printable(printed)}{rest}", UnmdpoWarning, stacklevel=3)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from unmdpo.errors import UserError, printable
 
 SHOWN = 300  # characters
+SHORTEST = 8  # characters of a secret: servers that want none are given any word, which may be anywhere in a message
 ODD = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)  # of reading what has another shape
 
 
@@ -30,6 +31,6 @@ def understood(who: str, key: str, advice: str = "") -> Iterator[None]:
 def shown(what: object, key: str) -> str:
     """Enough of it for a message."""
     text, secret = str(what), os.environ.get(key)
-    if secret:
+    if secret and len(secret) >= SHORTEST:
         text = text.replace(secret, "…")
     return printable(text if len(text) <= SHOWN else text[:SHOWN] + "…")
