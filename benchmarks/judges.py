@@ -89,7 +89,7 @@ def vote_pairs(data: Path) -> Iterator[Pair]:
         votes = [row[f"annotator{number}"] for number in (1, 2, 3)]
         prompt = "\n\n".join(filter(None, (row["instruction"], row["input"])))
         if not {prompt, row["instruction"]} & panel and votes.count(1) != votes.count(2):
-            first, second = row["response1"], row["response2"]
+            first, second = str(row["response1"]), str(row["response2"])  # one is the boolean true
             yield Pair(prompt, *((first, second) if votes.count(1) > votes.count(2) else (second, first)))
     for model in ANNOTATED:
         for row in lines(data / f"alpaca-eval-{model}.jsonl.gz"):
