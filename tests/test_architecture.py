@@ -12,7 +12,7 @@ ROOT = Path(unmdpo.__file__).parent
 TESTS = Path(__file__).parent
 
 # Packages in one layer do not import each other; the order within the ground layer is up to `test_no_circles`.
-GROUND = {"errors", "files", "journal", "settings", "placement", "catalog", "adamw", "forks"}
+GROUND = {"errors", "files", "journal", "settings", "version", "placement", "catalog", "adamw", "forks"}
 FLOORS: list[set[str]] = [
     GROUND,
     {"data", "objectives", "scale", "stats"},

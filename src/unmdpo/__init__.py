@@ -3,10 +3,12 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unmdpo.version import __version__
+
 if TYPE_CHECKING:
     from unmdpo.pipeline.run import Run
 
-__version__ = "0.1.0"
+__all__ = ["__version__", "run"]
 
 
 def run(recipe: str | Path, *overrides: str, store: str | Path = "unmdpo-store", until: str | None = None) -> "Run":

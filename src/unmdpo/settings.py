@@ -5,7 +5,7 @@ and an artifact's key is computed from its JSON.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -13,6 +13,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PlainValidator,
     SerializerFunctionWrapHandler,
     ValidationError,
     model_serializer,
@@ -44,6 +45,13 @@ def _as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _panel_size(value: Any) -> Any:
+    counted = type(value) is int and 1 <= value <= LARGEST
+    if counted or (isinstance(value, float) and 0 < value < 1) or value == "all":
+        return value
+    raise ValueError("Input should be a number of prompts, a share of them between 0 and 1, or all")
+
+
 def _nondecreasing(levels: tuple[float, ...] | None) -> tuple[float, ...] | None:
     if levels is not None and (not levels or list(levels) != sorted(levels)):
         raise ValueError("a strength map needs at least one level and must not decrease")
@@ -59,6 +67,9 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what NumPy and torch both take
 Seeds = Annotated[tuple[Seed, ...], BeforeValidator(_as_tuple), AfterValidator(_distinct)]
 Triple = Annotated[tuple[float, float, float], BeforeValidator(_as_tuple)]  # a value and its interval
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
+PanelSize = Annotated[  # of all those there are
+    int | float | Literal["all"], PlainValidator(_panel_size, json_schema_input_type=int | float | Literal["all"])
+]
 Place = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_sayable)]  # a path, or a name on the Hub
 Choices = Annotated[tuple[Nonnegative, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
 Thresholds = Annotated[tuple[float, ...] | None, BeforeValidator(_as_tuple)]

@@ -105,7 +105,7 @@ def test_folds_of_one_prompt_and_too_many_folds(tmp_path):
     given = {"training": small, "evaluation": evaluation(tmp_path, panels=panels)}
     done = run(tmp_path, pilots={"folds": 2, "updates": 2}, **given)
     assert done.artifact("oof").manifest["notes"]["valid"] > 0
-    with pytest.raises(UserError, match="too few prompts for this many folds"):
+    with pytest.raises(UserError, match=r"pilots\.folds: 50 folds, and 4 prompts"):
         run(tmp_path, pilots={"folds": 50, "updates": 2}, **given)
 
 

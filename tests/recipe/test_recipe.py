@@ -131,7 +131,7 @@ MISTAKES = {
     "no judge": (changed("{path: some/judge}", "{}"), "evaluation.judge: give exactly one of path"),
     "wrong type": (changed("size: 10", "size: many"), ":11: evaluation.panels.small.size: Input should be"),
     "no coercion": (changed("size: 10", "size: '10'"), "evaluation.panels.small.size: Input should be"),
-    "too small": (changed("size: 10", "size: 0"), "greater than or equal to 1"),
+    "too small": (changed("size: 10", "size: 0"), "a number of prompts, a share of them between 0 and 1, or all"),
     "missing key": (changed("name: mine\n", ""), "name: Field required"),
     "source without path": (changed(", path: pairs.jsonl", ""), "source 'preference' needs a path"),
     "two budgets": (MINIMAL + "training: {updates: 3, epochs: 1}\n", "updates or epochs, not both"),

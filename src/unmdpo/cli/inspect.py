@@ -46,6 +46,29 @@ def verify(recipe: RecipeArgument, overrides: Overrides = None, store: StoreOpti
     typer.echo(f"{len(findings)} checks, all passed")
 
 
+def check(
+    recipe: RecipeArgument,
+    overrides: Overrides = None,
+    store: StoreOption = HERE,
+    until: Annotated[str | None, typer.Option(help="Only what is needed up to this stage.")] = None,
+) -> None:
+    """Look for everything that would stop a run: data, models, judges, panels, packages, disk. `run` does it first."""
+    from unmdpo.cli.progress import shown_progress
+    from unmdpo.pipeline.accounting import account
+    from unmdpo.pipeline.executors.preflight import look_ahead
+
+    run = opened(recipe, overrides, store)
+    wanted = run.wanted(until)
+    with shown_progress(len(wanted)) as view:
+        look_ahead(run, wanted, view)
+    counted = account(run)
+    if counted is not None:
+        typer.echo(f"data: {counted.line()}")
+    typer.echo(
+        f"nothing stands in the way of `unmdpo run {recipe}`: {len(wanted)} stages, {len(run.finished)} finished"
+    )
+
+
 def plan(
     recipe: RecipeArgument,
     overrides: Overrides = None,

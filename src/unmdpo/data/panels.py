@@ -10,26 +10,28 @@ from unmdpo.data.files import read_strictly
 from unmdpo.data.identity import Prompt, prompt_hash
 from unmdpo.data.rows import Row
 from unmdpo.errors import UserError
+from unmdpo.settings import PanelSize
 
 PROMPTS, DOMAINS = ("prompt", "instruction"), ("domain", "dataset")  # the second of each is AlpacaEval's
 ANSWERS = ("text", "output", "response")  # the second is AlpacaEval's
 
 
-def sample_panel(domains: Mapping[str, str], size: int, seed: int, exclude: Collection[str] = ()) -> list[str]:
-    """`size` prompt hashes, stratified by domain, in the order of their hashes.
+def sample_panel(domains: Mapping[str, str], size: PanelSize, seed: int, exclude: Collection[str] = ()) -> list[str]:
+    """`size` prompt hashes, stratified by domain, in the order of their hashes. A share is of those not excluded.
 
     `domains` maps prompt hashes to domains. Each domain gets its share by largest remainder; `random.Random(seed)`
     then samples within each domain, in sorted order of domains. Prompts in `exclude` (an earlier panel's) are never
     drawn.
     """
-    if size < 1:
-        raise UserError(f"a panel needs at least one prompt, not {size}")
     excluded = set(exclude)
     strata: dict[str, list[str]] = {}
     for prompt in sorted(domains):
         if prompt not in excluded:
             strata.setdefault(domains[prompt], []).append(prompt)
     available = sum(map(len, strata.values()))
+    size = panel_size(size, available)
+    if size < 1:
+        raise UserError(f"a panel needs at least one prompt, not {size}")
     if size > available:
         raise UserError(
             f"a panel of {size} prompts is too large: only {available} are left"
@@ -39,6 +41,13 @@ def sample_panel(domains: Mapping[str, str], size: int, seed: int, exclude: Coll
     rng = random.Random(seed)
     drawn = [p for domain in sorted(strata) for p in rng.sample(strata[domain], quotas[domain])]
     return sorted(drawn)
+
+
+def panel_size(size: PanelSize, available: int) -> int:
+    """How many prompts of those `available` a panel takes."""
+    if size == "all":
+        return max(1, available)
+    return size if isinstance(size, int) else max(1, round(size * available))
 
 
 def proportional(counts: Mapping[str, int], size: int) -> dict[str, int]:

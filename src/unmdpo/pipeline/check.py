@@ -1,7 +1,8 @@
-"""Checks, before any work starts, what a run needs from outside the store: models, data, a judge."""
+"""Checks what a run needs from outside the store: models, data, judges."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from unmdpo.catalog.estimators import ESTIMATORS
@@ -11,27 +12,11 @@ from unmdpo.engine.pairs.encode import Encoder
 from unmdpo.engine.settings import ModelSource
 from unmdpo.errors import UserError, did_you_mean
 from unmdpo.files import expanded
-from unmdpo.pipeline.run import Run
 from unmdpo.pipeline.stages import KINDS
 from unmdpo.pipeline.stages.evaluation import JUDGEMENT_STAGE
 from unmdpo.recipe import Recipe
 
 JUDGE = "evaluation.judge"
-
-
-def check_outside(run: Run, wanted: Sequence[str]) -> None:
-    """Raises if a folder, file, model or judge that the recipe names is missing. The judge is only checked if
-    something will be judged: it may not exist yet while policies are trained."""
-    check_ranks(run.recipe)
-    judging = any(run.stages[name].kind is JUDGEMENT_STAGE for name in wanted)
-    for key, path in missing_places(run.recipe).items():
-        if judging or not key.startswith(JUDGE):
-            raise UserError(f"{key}: there is no file or folder '{path}'")
-    for model in (run.recipe.model, run.recipe.pilots.model):
-        if model is not None:
-            check_model(model)
-    if judging:
-        check_judge(run.recipe)
 
 
 def check_ranks(recipe: Recipe) -> None:
@@ -57,11 +42,10 @@ def check_model(source: ModelSource) -> None:
         Encoder.of(source).template.prove()
 
 
-def check_judge(recipe: Recipe) -> None:
-    for judge in judges(recipe).values():
-        check = kind_of(judge).check
-        if check is not None:
-            check(judge)
+def check_judges(recipe: Recipe) -> list[tuple[str, Callable[[], None]]]:
+    """What to call for each judge, by its key in the recipe."""
+    checks = [(key, kind_of(judge).check, judge) for key, judge in judges(recipe).items()]
+    return [(key, partial(check, judge)) for key, check, judge in checks if check is not None]
 
 
 def check_judge_code(recipe: Recipe) -> None:

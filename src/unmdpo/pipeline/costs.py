@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
+from unmdpo.data.panels import panel_size
 from unmdpo.engine.cost import (
     USABLE,
     cached_bytes,
@@ -27,6 +28,7 @@ from unmdpo.engine.models import body
 from unmdpo.engine.settings import AdapterSettings, ComputeSettings, ModelSource, ObjectiveChoice, TrainingSettings
 from unmdpo.engine.shapes import SHAPES
 from unmdpo.errors import UserError
+from unmdpo.settings import PanelSize
 
 H200_USEFUL = 446e12  # FLOP/s when training the 1B model, docs/performance.md
 MEASURED_SHARES = {135e6: 0.47, 1.2e9: 1.0, 8e9: 0.8}  # share of that rate by parameters; the nearest size is used
@@ -47,6 +49,7 @@ KNOWN_SHAPES = {  # lets packaged recipes be planned without a network
 COMPILING = 12.0  # seconds in the first pass over pairs on a GPU; 9 to 19 were seen, and none in a warm process
 KEPT = 2  # checkpoints
 MEAN_PROMPT = 490  # tokens, in HelpSteer3
+HELD_OUT = 0.05  # prompts for evaluation, as a share of those to train on, where nobody has counted them
 READ_TOKENS = 65_536  # in a batch of what is read, such as prompts to embed or answers to judge
 WRITTEN_TOKENS, WRITING_SHARE = 262_144, 1 / 3  # in a batch of answers, and the most of the memory for their keys
 
@@ -60,6 +63,7 @@ class Cost:
     memory: float = 0.0  # bytes on each device
     host: float = 0.0  # bytes of host memory for each device
     disk: float = 0.0  # bytes of checkpoints and results, at most
+    kept: float = 0.0  # bytes of results alone
     ranks: int = 1  # devices that share the model
     checkpointing: bool = False
     decoding: bool = False
@@ -101,6 +105,10 @@ class Estimates:
         """Tokens of a prompt."""
         return float(self.lengths[:, 0].mean()) if len(self.lengths) else MEAN_PROMPT
 
+    def panel(self, size: PanelSize) -> int:
+        """Prompts of a panel; a share is of the held-out prompts, which are assumed to be so many."""
+        return panel_size(size, round(HELD_OUT * self.prompts))
+
     def scoring(self, model: ModelSource, share: float = 1.0) -> Cost:
         """The cost of log-probabilities for a share of the pairs."""
         shape = meta_model(model)
@@ -133,12 +141,14 @@ class Estimates:
         wanted = self.compute.activation_checkpointing
         checkpointing = needs[False] > USABLE * self.memory if wanted is None else wanted
         trained = parameters(shape) if settings.adapter is None else adapter_size(shape, settings.adapter)
+        exported = _exported(shape, trained, settings.adapter)
         return Cost(
             tokens=seen * float(self.lengths.sum()),
             flops=(passes + checkpointing) * seen * self._pass(shape),
             memory=needs[checkpointing],
             host=8.0 * trained / self.ranks if self.compute.offload_optimizer else 0.0,
-            disk=KEPT * 12.0 * trained + _exported(shape, trained, settings.adapter),
+            disk=KEPT * 12.0 * trained + exported,
+            kept=exported,
             ranks=self.ranks,
             checkpointing=checkpointing,
             share=_size_share(shape),

@@ -27,10 +27,10 @@ from typing import Any
 from filelock import FileLock
 from safetensors import SafetensorError
 
-from unmdpo import __version__
 from unmdpo.engine.training.loop import THROUGHPUT
 from unmdpo.errors import RESUME_HINT, UserError, disk_problem
 from unmdpo.files import apply_umask, file_names, read_sealed, remove, remove_leftovers, sealed, sha256, write_json
+from unmdpo.version import __version__
 
 MANIFEST, QUARANTINE = "manifest.json", "quarantine"
 WORK, RESULT, STATE = "work", "result", "state"  # unfinished work, and its two parts

@@ -8,13 +8,25 @@ from unmdpo.catalog.endpoints import Endpoint, Vllm
 from unmdpo.catalog.judges import AnyJudge, JudgeSettings
 from unmdpo.catalog.objectives import INITIAL
 from unmdpo.engine.settings import MAX_NEW_TOKENS
-from unmdpo.settings import Count, Name, Nonnegative, Place, Positive, Seed, Seeds, Strict, Triple, names_only
+from unmdpo.settings import (
+    Count,
+    Name,
+    Nonnegative,
+    PanelSize,
+    Place,
+    Positive,
+    Seed,
+    Seeds,
+    Strict,
+    Triple,
+    names_only,
+)
 
 
 class PanelRecipe(Strict):
     """Prompts that policies answer."""
 
-    size: Count
+    size: PanelSize = Field(description="prompts; or a share of those there are, such as 0.5; or all")
     seed: Seed
     path: Place | None = Field(
         None, description="a file of prompts (`prompt` or `instruction`) instead of the validation data"

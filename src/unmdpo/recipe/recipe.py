@@ -187,7 +187,9 @@ class Recipe(Strict):
         official = self.data.official
         if official is None or self.data.path is not None or not self.data.validation.is_official:
             return
-        wanted = sum(panel.size for panel in evaluation.panels.values() if panel.path is None)
+        wanted = sum(
+            panel.size for panel in evaluation.panels.values() if panel.path is None and isinstance(panel.size, int)
+        )
         if wanted > official.validation_rows:
             raise error_at(
                 ("evaluation", "panels"),

@@ -184,9 +184,9 @@ def test_workers_start_from_nothing_where_no_fork_can_use_the_gpus(folder, tmp_p
 
     monkeypatch.setattr(local, "gpu_names", lambda: ["0"])
     monkeypatch.setattr(local, "gpu_memory", memory)
-    run = execute(open_run(recipe(folder), Store(tmp_path / "store")), until="comparisons", jobs=2)
+    run = execute(open_run(recipe(folder), Store(tmp_path / "store")), until="encoded", jobs=2)
     assert asked == ["forkserver", "spawn"]
-    assert run.find(run.stages["comparisons"]) is not None
+    assert run.find(run.stages["encoded"]) is not None
 
 
 def test_gpus_that_never_answer_are_told(folder, tmp_path, monkeypatch):

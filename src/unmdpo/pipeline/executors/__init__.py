@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from unmdpo.engine.ranks import Ranks
-from unmdpo.pipeline.check import check_outside
 from unmdpo.pipeline.executors.local import one_by_one, side_by_side
+from unmdpo.pipeline.executors.preflight import look_ahead
 from unmdpo.pipeline.executors.ray import work_on_ray
 from unmdpo.pipeline.executors.torchrun import all_together, inside_torchrun, join_torchrun
 from unmdpo.pipeline.run import Run
@@ -29,7 +29,7 @@ def execute(
     """
     view, ranks = view or View(), join_torchrun(run) if inside_torchrun() else Ranks()
     wanted = run.wanted(until, only)
-    check_outside(run, wanted)
+    made = look_ahead(run, wanted, view, reading=executor == "local" and not inside_torchrun())
     if ranks.first:
         for pattern in force:
             for name in run.with_dependents(run.matching(pattern)):
@@ -44,7 +44,7 @@ def execute(
     ranks.wait()
     missing = ranks.share([name for name in wanted if run.find(run.stages[name]) is None])
     for name in wanted:
-        if name not in missing:
+        if name not in missing and name not in made:
             view.cached(name)
     if inside_torchrun():
         all_together(run, missing, view)

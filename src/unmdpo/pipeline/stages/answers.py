@@ -194,7 +194,7 @@ def _answering_cost(estimates: Estimates, stage: Stage[AnswerSettings]) -> Cost:
         isinstance(settings, ServedSettings) and isinstance(settings.server, Endpoint)
     ):
         return Cost()
-    prompts: int = stage.inputs["panel"].settings.size
+    prompts: int = estimates.panel(stage.inputs["panel"].settings.size)
     written = estimates.writing(settings.model, float(prompts * settings.max_new_tokens))
     # vLLM takes most of a GPU, whatever it serves
     return replace(written, memory=estimates.memory) if isinstance(settings, ServedSettings) else written

@@ -19,7 +19,7 @@ from unmdpo.pipeline.stage import Job, Kind, Notes, PinnedModel, Stage
 from unmdpo.pipeline.stages.convert import converted_model
 from unmdpo.pipeline.stages.loaded import Loaded
 from unmdpo.recipe.settings import MixedRows, ValidationRecipe
-from unmdpo.settings import Strict
+from unmdpo.settings import PanelSize, Strict
 
 LOST_TO = {"read": "rows read", "bad": "bad", "ties": "ties"}
 
@@ -37,7 +37,7 @@ class ValidationSettings(Strict):
 
 
 class PanelSettings(Strict):
-    size: int
+    size: PanelSize
     seed: int
     path: str | None
     files: Files

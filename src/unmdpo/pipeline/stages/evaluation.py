@@ -103,7 +103,7 @@ def judged(artifact: Artifact, prompts: Panel) -> Judged:
 
 def _judging_cost(estimates: Estimates, stage: Stage[JudgementSettings]) -> Cost:
     """The cost of a judge that runs on this machine; zero for others."""
-    judge, prompts = stage.settings.judge, stage.inputs["panel"].settings.size
+    judge, prompts = stage.settings.judge, estimates.panel(stage.inputs["panel"].settings.size)
     written = stage.inputs["generation"].settings.max_new_tokens
     model = kind_of(judge).model
     if model is None:

@@ -1,0 +1,192 @@
+"""Looks, before anything is trained, for everything that would stop a run later, and tells all of it at once.
+
+Data is read and panels are drawn first, as stages of the run: they are cheap, and the rest depends on what is in them.
+"""
+
+import importlib.util
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmdpo.catalog.endpoints import Endpoint
+from unmdpo.catalog.judges import kind_of
+from unmdpo.engine.settings import AdapterSettings, TrainingOverrides, TrainingSettings
+from unmdpo.errors import UserError
+from unmdpo.pipeline.check import JUDGE, check_judges, check_model, check_ranks, judges, missing_places
+from unmdpo.pipeline.executors.making import make_here
+from unmdpo.pipeline.plan import Plan, plan, too_large
+from unmdpo.pipeline.run import Run
+from unmdpo.pipeline.sizes import Sizes
+from unmdpo.pipeline.stages.data import COMPARISONS_STAGE, PANEL_STAGE, VALIDATION_STAGE
+from unmdpo.pipeline.stages.evaluation import JUDGEMENT_STAGE
+from unmdpo.pipeline.stages.pilots import PILOT_STAGE
+from unmdpo.pipeline.stages.policies import POLICY_STAGE
+from unmdpo.pipeline.store import Store
+from unmdpo.pipeline.view import View
+from unmdpo.recipe import Recipe
+
+DATA = (COMPARISONS_STAGE, VALIDATION_STAGE, PANEL_STAGE)
+ANY = Sizes(np.ones((1, 3), dtype=np.int32), 1, [])  # memory and disk do not depend on the data
+
+
+def look_ahead(run: Run, wanted: Sequence[str], view: View, *, reading: bool = True) -> list[str]:
+    """Raises one error with all problems; returns the stages that were made on the way. With `reading`, data is read
+    in this process; elsewhere, its stages come first anyway."""
+    problems = outside(run, wanted)
+    if problems:  # nothing is written for a recipe that cannot run
+        with tempfile.TemporaryDirectory() as aside:
+            elsewhere = replace(run, store=Store(Path(aside)))
+            refuse([*problems, *(_of_data(elsewhere, wanted, View())[1] if reading else [])])
+    made, problems = _of_data(run, wanted, view) if reading else ([], [])
+    refuse(problems)
+    problems, warnings = room(run, wanted)
+    refuse(problems)
+    for warning in warnings:
+        view.noted(warning)
+    return made
+
+
+def _of_data(run: Run, wanted: Sequence[str], view: View) -> tuple[list[str], list[str]]:
+    run.store.prepare()
+    made, problems = read_data(run, wanted, view)
+    return made, problems + too_few(run, wanted)
+
+
+def outside(run: Run, wanted: Sequence[str]) -> list[str]:
+    """What is wrong with what lies outside the store: files, models, judges, packages. Judges are only looked at if
+    something will be judged: they may not exist yet while policies are trained."""
+    judging = any(run.stages[name].kind is JUDGEMENT_STAGE for name in wanted)
+    absent = {key: path for key, path in missing_places(run.recipe).items() if judging or not key.startswith(JUDGE)}
+    found = [f"{key}: there is no file or folder '{path}'" for key, path in absent.items()]
+    found += missing_packages(run.recipe, judging)
+    checks: list[Callable[[], None]] = [partial(check_ranks, run.recipe)]
+    for key, model in (("model.path", run.recipe.model), ("pilots.model.path", run.recipe.pilots.model)):
+        if model is not None and key not in absent:
+            checks.append(partial(check_model, model))
+    if judging:
+        owners = [key.rpartition(".")[0] for key in absent]  # evaluation.judge of evaluation.judge.path
+        checks += [check for key, check in check_judges(run.recipe) if key not in owners]
+    return [*found, *_problems(checks)]
+
+
+def _problems(checks: Sequence[Callable[[], None]]) -> Iterator[str]:
+    for check in checks:
+        try:
+            check()
+        except UserError as error:
+            yield str(error)
+
+
+def missing_packages(recipe: Recipe, judging: bool) -> list[str]:
+    """What must be installed for the recipe's settings."""
+    trainings: list[TrainingSettings | TrainingOverrides] = [recipe.training, recipe.pilots]
+    trainings += [policy.training for policy in recipe.policies.values()]
+    adapters = [training.adapter for training in trainings if isinstance(training.adapter, AdapterSettings)]
+    models = [recipe.model, *([recipe.pilots.model] if recipe.pilots.model is not None else [])]
+    asked = judging and any(kind_of(judge).pairwise for judge in judges(recipe).values())
+    evaluation = recipe.evaluation
+    if evaluation is not None:
+        asked |= isinstance(evaluation.generator, Endpoint)
+        asked |= any(isinstance(who, Endpoint) for who in evaluation.answers.values())
+    needed = {
+        ("peft", "lora", "an adapter"): bool(adapters),
+        ("bitsandbytes", "qlora", "adapter.four_bit"): any(adapter.four_bit for adapter in adapters),
+        ("gguf", "gguf", "a GGUF file"): any(model.gguf_file is not None for model in models),
+        ("openai", "endpoint", "an endpoint"): asked,
+    }
+    return [
+        f"{what} needs another package: pip install 'unmdpo[{extra}]'"
+        for (module, extra, what), is_needed in needed.items()
+        if is_needed and importlib.util.find_spec(module) is None
+    ]
+
+
+def read_data(run: Run, wanted: Sequence[str], view: View) -> tuple[list[str], list[str]]:
+    """Reads what is to be trained on and draws panels, if that is not done yet; returns the stages that were made, and
+    the problems."""
+    made, problems = [], []
+    for name in wanted:
+        stage = run.stages[name]
+        ready = all(run.find(needed) is not None for needed in stage.inputs.values())
+        if stage.kind not in DATA or run.find(stage) is not None or not ready:
+            continue
+        view.started(name)
+        began = time.monotonic()
+        try:
+            make_here(run, stage, partial(view.progress, name))
+        except UserError as error:
+            view.failed(name, str(error))
+            problems.append(f"{name}: {error}")
+        else:
+            view.finished(name, time.monotonic() - began)
+            made.append(name)
+    return made, problems
+
+
+def too_few(run: Run, wanted: Sequence[str]) -> list[str]:
+    """Batches and folds that the data cannot fill."""
+    read = run.finished.get(COMPARISONS_STAGE.name)
+    if read is None:
+        return []
+    pairs, prompts, recipe = read.manifest["notes"]["comparisons"], read.manifest["notes"]["prompts"], run.recipe
+    found = []
+    for name in wanted:
+        stage: Any = run.stages[name]
+        if stage.kind in (PILOT_STAGE, POLICY_STAGE):
+            share = 1 - 1 / recipe.pilots.folds if stage.kind is PILOT_STAGE else 1.0
+            batch, count = stage.settings.training.batch, int(share * pairs)
+            if count < batch:
+                found.append(f"{name}: a batch of {batch} is larger than its {count} training comparisons")
+    piloted = any(run.stages[name].kind is PILOT_STAGE for name in wanted)
+    if piloted and prompts < recipe.pilots.folds:
+        found.append(f"pilots.folds: {recipe.pilots.folds} folds, and {prompts} prompts to put into them")
+    return found
+
+
+def room(run: Run, wanted: Sequence[str]) -> tuple[list[str], list[str]]:
+    """A problem if the disk cannot hold the models, and warnings about what is only estimated: checkpoints, memory."""
+    todo = {name for name in wanted if run.stages[name].kind.uses_model and run.find(run.stages[name]) is None}
+    if not todo:
+        return [], []
+    planned = plan(run, sizes=ANY)
+    left = Plan([stage for stage in planned.stages if stage.stage in todo], planned.assumed)
+    kept, free = sum(stage.cost.kept for stage in left.stages), _free_disk(run)
+    meanwhile = max(stage.cost.disk - stage.cost.kept for stage in left.stages)
+    have = f"and {_size(free)} are free: name another place with --store, or free some with `unmdpo gc`"
+    if kept > free:
+        return [f"{run.store.root}: the trained models need {_size(kept)}, {have}"], []
+    warnings = [
+        f"{stage.stage} may not fit: it needs about {_size(stage.cost.memory)} on each of {stage.cost.ranks} devices"
+        for stage in too_large(left, "this")[:1]
+    ]
+    if kept + meanwhile > free:
+        warnings.append(f"{run.store.root}: models and checkpoints may need {_size(kept + meanwhile)}, {have}")
+    return [], warnings
+
+
+def _free_disk(run: Run) -> int:
+    place = run.store.root.resolve()
+    while not place.exists():
+        place = place.parent
+    return shutil.disk_usage(place).free
+
+
+def _size(count: float) -> str:
+    return f"{count / 2**30:,.1f} GiB" if count >= 2**30 else f"{count / 2**20:,.1f} MiB"
+
+
+def refuse(problems: Sequence[str]) -> None:
+    """Raises one error that names all problems."""
+    distinct = list(dict.fromkeys(problems))
+    if len(distinct) == 1:
+        raise UserError(distinct[0])
+    if distinct:
+        listed = "\n".join(f"- {problem}" for problem in distinct)
+        raise UserError(f"{len(distinct)} problems to solve before anything is trained:\n{listed}")
