@@ -63,6 +63,9 @@ class AdapterSettings(Strict):
     )
 
 
+PAPER_UPDATES = 150
+
+
 class Budget(Strict):
     """How long to train: a number of updates or of epochs."""
 
@@ -88,7 +91,7 @@ class DefaultBudget(Budget):
 
     @classmethod
     def _default_budget(cls, values: dict[str, Any]) -> dict[str, int]:
-        return {"updates": 150}
+        return {"updates": PAPER_UPDATES}
 
 
 class TrainingOverrides(Budget):

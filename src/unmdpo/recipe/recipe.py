@@ -76,6 +76,14 @@ class Recipe(Strict):
     def to_yaml(self) -> str:
         return as_yaml(self.model_dump(mode="json"))
 
+    @model_validator(mode="before")
+    @classmethod
+    def _presets(cls, values: Any) -> Any:
+        if isinstance(values, dict) and isinstance(pilots := values.get("pilots"), dict):
+            training = values.get("training")
+            return values | {"pilots": PilotsRecipe.expanded(pilots, training if isinstance(training, dict) else {})}
+        return values
+
     @model_validator(mode="after")
     def _names_exist(self) -> Self:
         pilots = self.pilots.objective

@@ -4,7 +4,7 @@ Settings of the engine, objectives, estimators, judges and strengths are defined
 put together.
 """
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -17,7 +17,14 @@ from unmdpo.data.load import AUTO
 from unmdpo.data.sources import SOURCES
 from unmdpo.data.sources.base import HubData
 from unmdpo.data.strength import PairRule, StrengthRule
-from unmdpo.engine.settings import MAX_LENGTH, DefaultBudget, ModelSource, ObjectiveChoice, TrainingOverrides
+from unmdpo.engine.settings import (
+    MAX_LENGTH,
+    PAPER_UPDATES,
+    DefaultBudget,
+    ModelSource,
+    ObjectiveChoice,
+    TrainingOverrides,
+)
 from unmdpo.errors import UserError
 from unmdpo.placement import Placement
 from unmdpo.settings import (
@@ -142,6 +149,11 @@ class DataRecipe(RowsRecipe):
 
 
 class PilotsRecipe(DefaultBudget, TrainingOverrides):
+    later: ClassVar = frozenset({"preset"})
+
+    preset: Literal["cheap"] | None = Field(
+        None, description="cheap: two folds with half the updates, which together cost as much as one policy"
+    )
     evidence: Literal["folds", "one-pass", "two-passes"] = Field(
         "folds",
         description="from one pilot for each fold, trained on the others; or from pilots that pass over the data once",
@@ -156,6 +168,21 @@ class PilotsRecipe(DefaultBudget, TrainingOverrides):
     seeds: Seeds = Field(
         (), description="train all pilots once with each; scales are fitted to the mean of their values"
     )
+
+    @staticmethod
+    def expanded(pilots: dict[str, Any], training: dict[str, Any]) -> dict[str, Any]:
+        """What the preset stands for, beside what is said. Epochs are of the prompts that a pilot sees: half of them.
+
+        In the lab, nothing else at this price ranks prompts as well (docs/lab.md).
+        """
+        said = {key: value for key, value in pilots.items() if key != "preset"}
+        if pilots.get("preset") != "cheap":
+            return pilots
+        if said.get("updates") is None and said.get("epochs") is None:
+            epochs, updates = training.get("epochs"), training.get("updates")
+            half = updates // 2 if isinstance(updates, int) else PAPER_UPDATES // 2
+            said |= {"epochs": epochs} if epochs else {"updates": max(1, half)}
+        return {"folds": 2} | said
 
     @classmethod
     def _default_budget(cls, values: dict[str, Any]) -> dict[str, int]:
