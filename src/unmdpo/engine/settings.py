@@ -154,6 +154,17 @@ def updates_per_epoch(slots: int, batch: int) -> int:
     return slots // batch
 
 
+class WandbSettings(Strict):
+    project: str = Field("unmdpo", min_length=1)
+
+
+class LoggingSettings(Strict):
+    """Where pilots and policies write their metrics, beside the store. It changes no result."""
+
+    tensorboard: Place | None = Field(None, description="folder for TensorBoard; every stage has its own in it")
+    wandb: WandbSettings | None = Field(None, description="Weights & Biases; key and mode come from its environment")
+
+
 class ComputeSettings(Strict):
     """How work is done. It changes results only by rounding, so it is not part of any cache key."""
 

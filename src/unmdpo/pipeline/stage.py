@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import torch
 
-from unmdpo.engine.settings import ComputeSettings, ModelSource
+from unmdpo.engine.settings import ComputeSettings, LoggingSettings, ModelSource
 from unmdpo.errors import OutOfMemory
 from unmdpo.pipeline.artifacts import MODEL, ArtifactFile
 from unmdpo.pipeline.content import by_content
@@ -93,6 +93,7 @@ class Job(Generic[S]):
     compute: ComputeSettings
     report: Callable[[str], None]  # shows progress
     proofs: Path | None = None  # where proofs about models are kept; None: they are not
+    logging: LoggingSettings = field(default_factory=LoggingSettings)
 
     @property
     def settings(self) -> S:

@@ -2,14 +2,14 @@
 
 import hashlib
 import json
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import yaml
 from pydantic import Field, model_validator
 
 from unmdpo.catalog.judges import kind_of
 from unmdpo.catalog.objectives import BETA, INITIAL, OBJECTIVES
-from unmdpo.engine.settings import ComputeSettings, ModelSource, ObjectiveChoice, TrainingSettings
+from unmdpo.engine.settings import ComputeSettings, LoggingSettings, ModelSource, ObjectiveChoice, TrainingSettings
 from unmdpo.errors import UserError
 from unmdpo.recipe.agreement import pilot_settings, scale_beta, scale_settings
 from unmdpo.recipe.evaluation import EvaluationRecipe, PublishedRecipe
@@ -20,6 +20,8 @@ from unmdpo.settings import SEED, Name, Positive, Seed, Strict, among, error_at,
 
 class Recipe(Strict):
     """Everything a run depends on."""
+
+    later: ClassVar = frozenset({"logging"})
 
     name: Name
     description: str = ""
@@ -36,6 +38,7 @@ class Recipe(Strict):
     policies: dict[Name, PolicyRecipe] = Field(min_length=1, json_schema_extra=names_only)
     evaluation: EvaluationRecipe | None = None
     compute: ComputeSettings = ComputeSettings()
+    logging: LoggingSettings = LoggingSettings()
 
     @property
     def digest(self) -> str:

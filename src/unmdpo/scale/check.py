@@ -248,7 +248,8 @@ def verdict(checked: Check) -> str:
             f"{100 * checked.beyond.chance:.1f} % of tries if that part is exchanged"
         )
     if checked.real:
-        return f"real: {said}"
+        whence = "" if checked.better and checked.beyond.clear else ", by prompts' own comparisons only"
+        return f"real{whence}: {said}"
     if checked.better:
         return f"better than q ≡ 1, but only because pilots move further on some prompts than on others: {said}"
     return f"{'worse than' if gain.high < 0 else 'not better than'} q ≡ 1: {said}"

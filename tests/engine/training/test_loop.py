@@ -233,8 +233,8 @@ def test_wandb_offline_gets_every_update(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     for name, value in {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}.items():
         monkeypatch.setenv(name, value)
-    train(trainer(), tmp_path, sinks=[WeightsAndBiases("test", tmp_path / "w")])
-    (record,) = (tmp_path / "w").rglob("*.wandb")
+    train(trainer(), tmp_path, sinks=[WeightsAndBiases("test", "unmdpo", tmp_path)])
+    (record,) = tmp_path.rglob("*.wandb")
     deadline = time.monotonic() + 60  # written by W&B's background process
     while b"rewards/accuracies" not in record.read_bytes():
         assert time.monotonic() < deadline

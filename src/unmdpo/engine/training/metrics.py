@@ -6,7 +6,6 @@ it.
 
 import json
 import math
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -14,7 +13,9 @@ from typing import Protocol
 from torch import Tensor
 
 from unmdpo.catalog.objectives import MarginSettings, Objective
+from unmdpo.engine.settings import LoggingSettings
 from unmdpo.errors import UserError
+from unmdpo.files import expanded
 from unmdpo.objectives import PairLogps
 from unmdpo.placement import StrengthMap
 from unmdpo.settings import Strict
@@ -104,22 +105,30 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """Project, API key and offline mode come from W&B's own environment variables."""
+    """API key and offline mode come from W&B's own environment variables."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, project: str, folder: Path | None = None) -> None:
         try:
             import wandb  # noqa: PLC0415 - an extra
         except ImportError as error:
             raise UserError("logging to W&B needs its package: pip install 'unmdpo[wandb]'") from error
-        folder.mkdir(parents=True, exist_ok=True)
-        project = os.environ.get("WANDB_PROJECT", "unmdpo")
-        self._run = wandb.init(project=project, name=name, dir=str(folder))
+        self._run = wandb.init(project=project, name=name, dir=folder, reinit="create_new")
 
     def log(self, update: int, metrics: Metrics) -> None:
         self._run.log(dict(metrics), step=update)
 
     def close(self) -> None:
         self._run.finish()
+
+
+def sinks_of(logging: LoggingSettings, name: str) -> list[Sink]:
+    """What the recipe asks for, for one training."""
+    sinks: list[Sink] = []
+    if logging.tensorboard is not None:
+        sinks.append(TensorBoard(expanded(logging.tensorboard) / name))
+    if logging.wandb is not None:
+        sinks.append(WeightsAndBiases(name, logging.wandb.project))
+    return sinks
 
 
 def batch_metrics(pairs: PairLogps, objective: Objective, settings: Strict) -> dict[str, float]:

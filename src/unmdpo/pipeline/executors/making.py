@@ -29,9 +29,15 @@ def make_here(run: Run, stage: Stage[Any], report: Callable[[str], None]) -> Art
     inputs = run.inputs_of(stage)
 
     def work(folder: Path) -> Mapping[str, Any]:
-        return Job(stage, folder, inputs, run.recipe.compute, report, run.store.proofs).do()
+        return job_of(run, stage, folder, inputs, report).do()
 
     return run.store.make(stage.place, manifest_head(run, stage, inputs), work)
+
+
+def job_of(
+    run: Run, stage: Stage[Any], folder: Path, inputs: Mapping[str, Artifact], report: Callable[[str], None]
+) -> Job[Any]:
+    return Job(stage, folder, inputs, run.recipe.compute, report, run.store.proofs, run.recipe.logging)
 
 
 def manifest_head(run: Run, stage: Stage[Any], inputs: Mapping[str, Artifact]) -> dict[str, Any]:

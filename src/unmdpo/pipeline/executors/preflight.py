@@ -4,6 +4,8 @@ Data is read and panels are drawn first, as stages of the run: they are cheap, a
 """
 
 import importlib.util
+import netrc
+import os
 import shutil
 import tempfile
 import time
@@ -19,6 +21,7 @@ from unmdpo.catalog.endpoints import Endpoint
 from unmdpo.catalog.judges import kind_of
 from unmdpo.engine.settings import AdapterSettings, TrainingOverrides, TrainingSettings
 from unmdpo.errors import UserError
+from unmdpo.pipeline.accounting import account
 from unmdpo.pipeline.check import JUDGE, check_judges, check_model, check_ranks, judges, missing_places
 from unmdpo.pipeline.executors.making import make_here
 from unmdpo.pipeline.plan import Plan, plan, too_large
@@ -33,6 +36,7 @@ from unmdpo.pipeline.view import View
 from unmdpo.recipe import Recipe
 
 DATA = (COMPARISONS_STAGE, VALIDATION_STAGE, PANEL_STAGE)
+WANDB_HOST = "api.wandb.ai"
 ANY = Sizes(np.ones((1, 3), dtype=np.int32), 1, [])  # memory and disk do not depend on the data
 
 
@@ -46,6 +50,9 @@ def look_ahead(run: Run, wanted: Sequence[str], view: View, *, reading: bool = T
             refuse([*problems, *(_of_data(elsewhere, wanted, View())[1] if reading else [])])
     made, problems = _of_data(run, wanted, view) if reading else ([], [])
     refuse(problems)
+    counted = account(run) if made else None
+    if counted is not None:
+        view.noted(f"data: {counted.line()}")
     problems, warnings = room(run, wanted)
     refuse(problems)
     for warning in warnings:
@@ -66,7 +73,7 @@ def outside(run: Run, wanted: Sequence[str]) -> list[str]:
     absent = {key: path for key, path in missing_places(run.recipe).items() if judging or not key.startswith(JUDGE)}
     found = [f"{key}: there is no file or folder '{path}'" for key, path in absent.items()]
     found += missing_packages(run.recipe, judging)
-    checks: list[Callable[[], None]] = [partial(check_ranks, run.recipe)]
+    checks: list[Callable[[], None]] = [partial(check_ranks, run.recipe), partial(check_login, run.recipe)]
     for key, model in (("model.path", run.recipe.model), ("pilots.model.path", run.recipe.pilots.model)):
         if model is not None and key not in absent:
             checks.append(partial(check_model, model))
@@ -100,12 +107,26 @@ def missing_packages(recipe: Recipe, judging: bool) -> list[str]:
         ("bitsandbytes", "qlora", "adapter.four_bit"): any(adapter.four_bit for adapter in adapters),
         ("gguf", "gguf", "a GGUF file"): any(model.gguf_file is not None for model in models),
         ("openai", "endpoint", "an endpoint"): asked,
+        ("tensorboard", "tensorboard", "logging.tensorboard"): recipe.logging.tensorboard is not None,
+        ("wandb", "wandb", "logging.wandb"): recipe.logging.wandb is not None,
     }
     return [
         f"{what} needs another package: pip install 'unmdpo[{extra}]'"
         for (module, extra, what), is_needed in needed.items()
         if is_needed and importlib.util.find_spec(module) is None
     ]
+
+
+def check_login(recipe: Recipe) -> None:
+    """W&B without a key asks for one, and nobody would answer."""
+    if recipe.logging.wandb is None or os.environ.get("WANDB_API_KEY"):
+        return
+    try:
+        known = netrc.netrc().authenticators(WANDB_HOST) is not None
+    except (OSError, netrc.NetrcParseError):
+        known = False
+    if not known and os.environ.get("WANDB_MODE") not in ("offline", "disabled", "dryrun"):
+        raise UserError("logging.wandb: run `wandb login`, or set WANDB_API_KEY, or WANDB_MODE=offline")
 
 
 def read_data(run: Run, wanted: Sequence[str], view: View) -> tuple[list[str], list[str]]:

@@ -22,9 +22,9 @@ import torch.distributed as dist
 from unmdpo.engine.ranks import join, local_device, part
 from unmdpo.errors import OutOfMemory, Stopped, UnmdpoWarning, UserError
 from unmdpo.forks import end_with_input
-from unmdpo.pipeline.executors.making import make_here, manifest_head
+from unmdpo.pipeline.executors.making import job_of, make_here, manifest_head
 from unmdpo.pipeline.run import Run, open_run, ranks_of
-from unmdpo.pipeline.stage import Job, Stage
+from unmdpo.pipeline.stage import Stage
 from unmdpo.pipeline.store import Store
 from unmdpo.recipe import Recipe
 
@@ -108,7 +108,7 @@ def take_part(run: Run, stage: Stage[Any], report: Callable[[str], None] | None 
 
     def work(folder: Path) -> Mapping[str, Any]:
         called.append(ranks.agree(True, device))
-        return Job(stage, folder, inputs, run.recipe.compute, report or silent, run.store.proofs).do()
+        return job_of(run, stage, folder, inputs, report or silent).do()
 
     if ranks.first:
         run.store.make(stage.place, manifest_head(run, stage, inputs), work)
@@ -116,7 +116,7 @@ def take_part(run: Run, stage: Stage[Any], report: Callable[[str], None] | None 
             ranks.agree(False, device)  # another process made it: the others can stop
     elif ranks.agree(True, device):
         folder = run.store.work_folder(stage.place)
-        Job(stage, folder, inputs, run.recipe.compute, silent, run.store.proofs).do()
+        job_of(run, stage, folder, inputs, silent).do()
     part(f"unmdpo/{stage.place}")
 
 

@@ -21,6 +21,7 @@ from unmdpo.pipeline.stages.loaded import Loaded
 from unmdpo.recipe.settings import MixedRows, ValidationRecipe
 from unmdpo.settings import PanelSize, Strict
 
+MANY = 0.05  # share of the comparisons that may be left out without a word
 LOST_TO = {"read": "rows read", "bad": "bad", "ties": "ties"}
 
 
@@ -167,6 +168,14 @@ def encode(job: Job[EncodedSettings]) -> Notes:
         raise UserError(
             f"none of the {len(pairs)} comparisons has two responses and fits in {longest} tokens: "
             "raise data.max_length, or check the data"
+        )
+    lost = len(pairs) - int(pairs.valid.sum())
+    if lost > MANY * len(pairs):
+        warnings.warn(
+            f"{lost:,} of {len(pairs):,} comparisons ({100 * lost / len(pairs):.0f} %) are not trained on: they are "
+            f"longer than {longest} tokens, or empty; data.max_length may be raised",
+            UnmdpoWarning,
+            stacklevel=2,
         )
     job.save(PAIRS, pairs)
     return {

@@ -16,7 +16,7 @@ from unmdpo.engine.settings import AdapterSettings, ModelSource, ObjectiveChoice
 from unmdpo.engine.sharding import empty_model, fill, shard
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.loop import LoopSettings, Validation, train
-from unmdpo.engine.training.metrics import Progress
+from unmdpo.engine.training.metrics import Progress, sinks_of
 from unmdpo.engine.training.trainer import Trainer
 from unmdpo.errors import UserError
 from unmdpo.objectives import beta_ln_from_lengths
@@ -66,7 +66,8 @@ def train_in(
     trainer = Trainer(ready(scorer), data, objective, settings, job.compute, scale, remember)
     loop = LoopSettings(worth_minutes=WORTH_MINUTES, validate_updates=settings.validate_updates)
     shown, saved = Progress(trainer.updates, job.report), job.state / "checkpoints"
-    train(trainer, job.folder, loop, saved=saved, validation=validation, sinks=[shown])
+    kept = sinks_of(job.logging, job.stage.name) if trainer.ranks.first else []
+    train(trainer, job.folder, loop, saved=saved, validation=validation, sinks=[shown, *kept])
     share = trainer.num_tokens / max(1, data.pairs.valid_tokens)
     return Trained(trainer, adapted, {"tokens": trainer.num_tokens, "flops": flops * share, "proof": proof})
 

@@ -141,7 +141,7 @@ def _export(trained: Trained, choice: ObjectiveChoice, frozen: Tensor | None, jo
         base_model=s.model.path,
         objective=choice.name,
         recipe=as_yaml(s.model_dump(mode="json")),
-        data={"comparisons": len(trained.trainer.data), "artifact": job.inputs["comparisons"].digest},
+        data=_data_facts(trained, job),
         scale=_scale_facts(job, frozen),
         metrics=METRICS.read(job.folder / METRICS.name)[-1],
     )
@@ -158,6 +158,20 @@ def _export(trained: Trained, choice: ObjectiveChoice, frozen: Tensor | None, jo
     weights, rounding = merged(trained.adapted, masters)
     export_model(without_adapter(trainer.model), tokenizer, job.folder / MODEL.name, provenance, weights)
     return {"merge_rounding": rounding}
+
+
+def _data_facts(trained: Trained, job: Job[PolicySettings]) -> dict[str, object]:
+    """What became of the rows: some are ties, or too long."""
+    read, pairs = job.inputs["comparisons"], trained.trainer.data.pairs
+    counts = {name: read.manifest["notes"][name] for name in ("read", "bad", "ties") if name in read.manifest["notes"]}
+    lost = len(pairs) - int(pairs.valid.sum())
+    return {
+        **{f"rows: {name}": count for name, count in counts.items()},
+        "training comparisons": len(pairs),
+        "too long or empty": lost,
+        "trained on": len(pairs) - lost,
+        "artifact": read.digest,
+    }
 
 
 def _scale_facts(job: Job[PolicySettings], frozen: Tensor | None) -> dict[str, object]:
