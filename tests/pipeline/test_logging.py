@@ -4,18 +4,13 @@ import json
 
 import pytest
 
-from tests.worlds.pipeline import recipe, world
+from tests.worlds.pipeline import recipe
 from unmdpo.errors import UserError
 from unmdpo.pipeline.executors import execute
 from unmdpo.pipeline.run import open_run
 from unmdpo.pipeline.store import Store
 
 SMALL = {"policies": {"dpo": {"objective": "dpo"}, "unm-wr": {"objective": "unm-wr", "scale": "seq"}}}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return world(tmp_path_factory.mktemp("world"))
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -7,17 +7,12 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from tests.worlds.pipeline import Seen, recipe, world
+from tests.worlds.pipeline import Seen, recipe
 from unmdpo.cli import app
 from unmdpo.errors import UserError
 from unmdpo.pipeline.executors import execute
 from unmdpo.pipeline.run import open_run
 from unmdpo.pipeline.store import Store
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return world(tmp_path_factory.mktemp("world"))
 
 
 def evaluation(folder, **changes):

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 import unmdpo
-from unmdpo.cli import alpaca, audit, bench, inspect, lab, look, recipes, run, theory
+from unmdpo.cli import alpaca, audit, bench, inspect, lab, look, models, recipes, run, theory
 from unmdpo.errors import Stopped, UnmdpoWarning, UserError, disk_problem, printable, stop
 
 
@@ -73,6 +73,10 @@ app.command("compare")(inspect.compare)
 app.command("scale")(inspect.scale)
 app.command("answers")(alpaca.answers)
 app.command("alpaca")(alpaca.alpaca)
+app.command("runs")(models.runs)
+app.command("rm")(models.rm)
+app.command("export")(models.export)
+app.command("chat")(models.chat)
 app.command("bench")(bench.bench)
 
 

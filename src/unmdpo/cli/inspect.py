@@ -179,10 +179,11 @@ def compare(
     recipe: RecipeArgument,
     candidate: Annotated[str, typer.Argument(help="A policy of the recipe, one training of it (dpo@17), or initial.")],
     opponent: Annotated[str, typer.Argument(help="The policy to compare it with.")],
+    overrides: Overrides = None,
     store: StoreOption = HERE,
 ) -> None:
     """Compare two policies directly, on every panel."""
-    run = opened(recipe, [], store)
+    run = opened(recipe, overrides, store)
     evaluation = run.recipe.evaluation
     for panel in [] if evaluation is None else evaluation.answered:
         for judge in [] if evaluation is None else evaluation.all_judges:
@@ -194,6 +195,7 @@ def compare(
 def scale(
     recipe: RecipeArgument,
     name: Annotated[str, typer.Argument(help="A scale of the recipe.")],
+    overrides: Overrides = None,
     data: Annotated[str | None, typer.Option(help="New comparisons; default: the training prompts.")] = None,
     out: Annotated[Path, typer.Option(help="File to write.")] = Path("scale.parquet"),
     check: Annotated[bool, typer.Option("--check", help="Say whether the scale is real; write nothing.")] = False,
@@ -201,13 +203,13 @@ def scale(
 ) -> None:
     """Write each prompt's q to a Parquet file, smallest (surest) first; or check whether the scale is real."""
     if check:
-        _check_scale(recipe, name, store)
+        _check_scale(recipe, name, overrides, store)
         return
     from unmdpo.data import load_comparisons
     from unmdpo.data.domains import modal_domains
     from unmdpo.pipeline.fitted import write_table
 
-    fitted = opened(recipe, [], store).scale(name)
+    fitted = opened(recipe, overrides, store).scale(name)
     if data is None:
         table = fitted.known()
     else:
@@ -219,11 +221,11 @@ def scale(
     typer.echo(f"{out}: {len(table):,} prompts, q from {low:.4f} to {high:.4f}")
 
 
-def _check_scale(recipe: str, name: str, store: Path) -> None:
+def _check_scale(recipe: str, name: str, overrides: list[str] | None, store: Path) -> None:
     from unmdpo.errors import UserError, did_you_mean
     from unmdpo.scale.check import verdict
 
-    run = opened(recipe, [], store)
+    run = opened(recipe, overrides, store)
     if name not in run.recipe.scales:
         raise UserError(f"there is no scale '{name}'; {did_you_mean(name, run.recipe.scales)}")
     found = run.check(name)

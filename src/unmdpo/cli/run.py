@@ -12,15 +12,24 @@ from unmdpo.forks import fork_server
 if TYPE_CHECKING:
     from unmdpo.pipeline.run import Run
 
-RecipeArgument = Annotated[str, typer.Argument(help="A packaged name or a YAML file.")]
+RecipeArgument = Annotated[str, typer.Argument(help="A packaged name, a YAML file, or a run of the store.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="key.sub=value …")]
 StoreOption = Annotated[Path, typer.Option("--store", envvar="UNMDPO_STORE", help="Folder where artifacts are kept.")]
 HERE = Path("unmdpo-store")
+A_FEW = 6
 
 
 class Executor(Enum):
     local = "local"
     ray = "ray"
+
+
+def located(recipe: str, store: Path) -> tuple[str, Path]:
+    """A recipe and its store. Wherever a recipe is named, a run's folder may be, or its name in the store."""
+    for folder in (Path(recipe), store / "runs" / recipe):
+        if (folder / "recipe.yaml").is_file():
+            return str(folder / "recipe.yaml"), folder.parent.parent if store == HERE else store
+    return recipe, store
 
 
 def opened(
@@ -30,6 +39,7 @@ def opened(
     from unmdpo.pipeline.store import Store
     from unmdpo.recipe import load_recipe
 
+    recipe, store = located(recipe, store)
     return open_run(load_recipe(recipe, overrides or []), Store(store), planning=planning, rehash=rehash)
 
 
@@ -59,6 +69,7 @@ def run(
     """Run a recipe; finished stages are not run again. Inside a torchrun job, its ranks share the models."""
     from unmdpo.recipe import load_recipe
 
+    recipe, store = located(recipe, store)
     described = load_recipe(recipe, overrides or [])
     if executor is Executor.local:
         get_ready(jobs)
@@ -92,6 +103,19 @@ def run(
     for line in mixed(run):
         typer.echo(f"note: {line}")
     typer.echo(f"run: {run.folder}", err=True)
+    _show_policies(run)
+
+
+def _show_policies(run: "Run") -> None:
+    """Where the policies lie, and what can be done with them."""
+    names = [name for name in run.recipe.trained if f"policy[{name}]" in run.finished]
+    for name in names[:A_FEW]:
+        typer.echo(f"policy {name}: {run.policy(name)}", err=True)
+    if len(names) > A_FEW:
+        typer.echo(f"and {len(names) - A_FEW} policies more", err=True)
+    if names:
+        for what in ("report {run}", "chat {run} {policy}", "export {run} {policy} FOLDER"):
+            typer.echo(f"next: unmdpo {what.format(run=run.folder, policy=names[-1])}", err=True)
 
 
 def show_checks(run: "Run") -> None:

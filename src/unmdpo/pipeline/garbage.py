@@ -19,12 +19,12 @@ def unreferenced(store: Store) -> dict[str, int]:
     spare = {place: path for place, path in places.items() if place not in kept}
     begun = {place.rpartition("/")[2] for place in kept if store.find(place) is None}
     spare |= {f"{WORK}/{path.name}": path for path in _folders(store, f"{WORK}/*") if path.name not in begun}
-    return {place: _size(path) for place, path in spare.items()}
+    return {place: folder_size(path) for place, path in spare.items()}
 
 
 def quarantined(store: Store) -> dict[str, int]:
     """Place → bytes, for artifacts in quarantine."""
-    return {f"{QUARANTINE}/{path.name}": _size(path) for path in _folders(store, f"{QUARANTINE}/*")}
+    return {f"{QUARANTINE}/{path.name}": folder_size(path) for path in _folders(store, f"{QUARANTINE}/*")}
 
 
 def discard(store: Store, places: list[str]) -> list[str]:
@@ -68,5 +68,5 @@ def _folders(store: Store, pattern: str) -> list[Path]:
     )
 
 
-def _size(folder: Path) -> int:
+def folder_size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -1,6 +1,7 @@
 """A recipe's stages in a store: what is finished, its results, and which artifacts belong together."""
 
 import fnmatch
+import html
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -38,7 +39,7 @@ from unmdpo.pipeline.stages.policies import POLICY_STAGE
 from unmdpo.pipeline.stages.scales import SCALE_STAGE
 from unmdpo.pipeline.stages.summary import SUMMARY_STAGE, compare_runs
 from unmdpo.pipeline.store import Artifact, Store
-from unmdpo.pipeline.told import tables_of
+from unmdpo.pipeline.told import table_lines, tables_of
 from unmdpo.recipe import Recipe
 from unmdpo.recipe.seeds import Trained
 from unmdpo.scale.check import Check
@@ -47,11 +48,20 @@ from unmdpo.stats.evaluation import Outcome, Resamples
 RECIPE = "recipe.yaml"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     store: Store
     recipe: Recipe
     stages: Mapping[str, Stage[Any]]
+
+    def __repr__(self) -> str:
+        """What there is of it, and how the policies did."""
+        lines = [f"Run {self.recipe.name}: {len(self.finished)} of {len(self.stages)} stages finished, {self.folder}"]
+        return "\n".join(lines + (table_lines(self.table()) if self.summarized else []))
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return f"<pre>{html.escape(repr(self))}</pre>"
 
     @property
     def folder(self) -> Path:

@@ -1,6 +1,6 @@
 """What a summary's numbers mean, in words."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 
@@ -50,3 +50,17 @@ def chance(p: float) -> str:
 
 def _percent(estimate: Mapping[str, float]) -> str:
     return f"{estimate['value']:.0f} [{estimate['low']:.0f}, {estimate['high']:.0f}] %"
+
+
+def table_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A short plain table: one line per panel, judge, opponent and policy, over all seeds."""
+    lines = []
+    for row in rows:
+        if row["seed"] is None:
+            where = f"{row['panel']}{', by ' + row['judge'] if row['judge'] else ''}"
+            interval = f"[{row['win_rate_low']:.1f}, {row['win_rate_high']:.1f}]"
+            rate = f"{row['win_rate']:.1f} % {interval}"
+            lines.append(
+                f"  {where}: {row['policy']} against {row['against']}: {rate}, L/L_D {row['length_ratio']:.2f}"
+            )
+    return lines

@@ -4,7 +4,7 @@ A recipe is only a description. It is strict and frozen; `key.sub=value` overrid
 each run saves it in full, so a run can be repeated from its own record. Nothing here imports torch.
 """
 
-from unmdpo.recipe.loader import load_recipe, packaged, schema
+from unmdpo.recipe.loader import load_recipe, packaged, parse_recipe, schema
 from unmdpo.recipe.recipe import Recipe
 
-__all__ = ["Recipe", "load_recipe", "packaged", "schema"]
+__all__ = ["Recipe", "load_recipe", "packaged", "parse_recipe", "schema"]

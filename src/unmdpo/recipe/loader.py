@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from unmdpo.errors import UserError, did_you_mean
 from unmdpo.files import expanded
-from unmdpo.recipe.recipe import Recipe
+from unmdpo.recipe.recipe import Recipe, as_yaml
 from unmdpo.recipe.yamls import Document
 
 Key = tuple[str | int, ...]
@@ -28,9 +28,17 @@ def packaged() -> dict[str, str]:
     return {file.name.removesuffix(".yaml"): file.read_text("utf-8") for file in ordered}
 
 
+def parse_recipe(described: Mapping[str, Any], overrides: Sequence[str] = ()) -> Recipe:
+    """A recipe from a dictionary, which may extend others, as a file may."""
+    return _loaded(Document(as_yaml(dict(described)), "recipe"), overrides)
+
+
 def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     """Loads a packaged recipe or a YAML file and applies `key.sub=value` overrides."""
-    document = _find(name)
+    return _loaded(_find(name), overrides)
+
+
+def _loaded(document: Document, overrides: Sequence[str]) -> Recipe:
     data = _merged_data(document)
     overridden = {key: text for text in overrides for key in [_override(data, text)]}
     try:

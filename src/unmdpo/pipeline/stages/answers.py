@@ -153,10 +153,16 @@ def _collect(
 def _policy(job: Job[AnswerSettings], source: ModelSource) -> PreTrainedModel:
     """The policy to answer with: the initial model, another one in its place, or an adapter beside it."""
     if "policy" not in job.inputs:
-        return open_to_read(source, lambda model: model)
-    folder = job.load(MODEL, "policy")
+        return open_policy(source, None)
     adapter = job.stage.inputs["policy"].settings.training.adapter
-    if is_adapter(folder) and adapter.four_bit and Ranks.current().world == 1:
+    return open_policy(source, job.load(MODEL, "policy"), four_bit=adapter is not None and adapter.four_bit)
+
+
+def open_policy(source: ModelSource, folder: Path | None, *, four_bit: bool = False) -> PreTrainedModel:
+    """The initial model, or what was trained from it and lies in a folder."""
+    if folder is None:
+        return open_to_read(source, lambda model: model)
+    if is_adapter(folder) and four_bit and Ranks.current().world == 1:
         return attach(load_in_four_bits(source, device=local_device()), folder)
     if is_adapter(folder):
         return open_to_read(source, lambda model: model, adapter=folder)

@@ -1,0 +1,104 @@
+"""What comes after a run: `runs`, `rm`, `export`, `chat`."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unmdpo.cli.run import HERE, Overrides, RecipeArgument, StoreOption, opened
+
+PolicyArgument = Annotated[str, typer.Argument(help="A policy of the recipe, or one training of it (dpo@17).")]
+
+
+def runs(store: StoreOption = HERE) -> None:
+    """List the runs of a store: what is finished, how old and how large they are."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from unmdpo.errors import UserError, printable
+    from unmdpo.pipeline.listing import runs_of
+    from unmdpo.pipeline.store import Store
+
+    if not store.is_dir():
+        raise UserError(f"{store}: there is no store here")
+    table = Table("run", "stages", "begun", "MiB", box=None, pad_edge=False)
+    found = runs_of(Store(store))
+    for run in found:
+        done = len(run.finished)
+        stages = f"all {done}" if done == len(run.places) else f"{done} of {len(run.places)}"
+        begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.begun))
+        table.add_row(printable(run.name), stages, begun, f"{run.size / 2**20:,.1f}")
+    Console().print(table)
+    typer.echo(f"{len(found)} runs in {store}; what several share counts in each", err=True)
+
+
+def rm(
+    run: Annotated[str, typer.Argument(help="A run of the store, by its name or the beginning of it.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    store: StoreOption = HERE,
+) -> None:
+    """Remove a run, with what no other run shares."""
+    from unmdpo.pipeline.listing import find_run, remove_run
+    from unmdpo.pipeline.store import Store
+
+    found = find_run(Store(store), run)
+    if not yes:
+        typer.confirm(f"remove {found.name} and what only it has?", abort=True)
+    typer.echo(f"{found.name}: removed, {remove_run(found) / 2**20:,.1f} MiB freed")
+
+
+def export(
+    recipe: RecipeArgument,
+    policy: PolicyArgument,
+    folder: Annotated[Path, typer.Argument(help="A new folder for the model.")],
+    overrides: Overrides = None,
+    adapter: Annotated[bool, typer.Option("--adapter", help="Only the adapter, of a policy that was merged.")] = False,
+    licence: Annotated[str | None, typer.Option("--license", help="For the model card, such as apache-2.0.")] = None,
+    push: Annotated[
+        str | None, typer.Option(help="Also upload it to the Hub, as owner/name; new ones are private.")
+    ] = None,
+    store: StoreOption = HERE,
+) -> None:
+    """Copy a policy to a folder for Transformers, vLLM or PEFT, with a model card."""
+    from unmdpo.pipeline.exported import export_policy
+    from unmdpo.pipeline.exported import push as upload
+
+    written = export_policy(opened(recipe, overrides, store), policy, folder, adapter=adapter, licence=licence)
+    typer.echo(f"{policy}: {written}")
+    if push is not None:
+        typer.echo(f"{policy}: {upload(written, push)}")
+
+
+def chat(
+    recipe: RecipeArgument,
+    policy: Annotated[str, typer.Argument(help="A policy of the recipe, one training of it (dpo@17), or initial.")],
+    other: Annotated[str | None, typer.Argument(help="A second one, to answer beside it.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="One question; without it, they are read line by line.")] = None,
+    tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 512,
+    store: StoreOption = HERE,
+) -> None:
+    """Ask a policy anything, or two side by side. An empty line ends it; two start anew with each question."""
+    from unmdpo.data.identity import Message
+    from unmdpo.errors import printable
+    from unmdpo.pipeline.speaking import Speaker
+
+    run = opened(recipe, None, store)
+    speakers = [Speaker(run, name, tokens) for name in (policy, other) if name is not None]
+    said: list[Message] = []
+    while True:
+        asked = prompt if prompt is not None else _read()
+        if not asked:
+            return
+        said = [*(said if len(speakers) == 1 else []), Message("user", asked)]
+        for speaker in speakers:
+            (answer,) = speaker.answers([said])
+            typer.echo(f"{speaker.policy}: {printable(answer)}\n")
+        said.append(Message("assistant", answer))
+        if prompt is not None:
+            return
+
+
+def _read() -> str:
+    typer.echo("> ", nl=False, err=True)
+    return typer.get_text_stream("stdin").readline().strip()

@@ -1,0 +1,104 @@
+"""A policy for the world outside the store: its files, and a card that says what it is and how it was judged."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from unmdpo.engine.adapters import is_adapter
+from unmdpo.engine.folder import CARD, CHECKSUMS
+from unmdpo.errors import UserError, disk_problem
+from unmdpo.files import replacing, sha256
+from unmdpo.pipeline.artifacts import ADAPTER
+from unmdpo.pipeline.run import Run
+from unmdpo.pipeline.stages.policies import POLICY_STAGE
+from unmdpo.pipeline.told import tables_of
+
+USAGE = """
+## Usage
+
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("{place}")
+tokenizer = AutoTokenizer.from_pretrained("{place}")
+chat = [{{"role": "user", "content": "…"}}]
+tokens = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+print(tokenizer.decode(model.generate(**tokens, max_new_tokens=512)[0], skip_special_tokens=True))
+```
+"""
+
+
+def export_policy(run: Run, policy: str, folder: Path, *, adapter: bool = False, licence: str | None = None) -> Path:
+    """Copies a policy to a new folder, checked file by file, with its card."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder}: already exists; name a new folder")
+    source = _files(run, policy, adapter)
+    card = (source / CARD).read_text("utf-8")
+    for name, expected in json.loads((source / CHECKSUMS).read_text("utf-8")).items():
+        if not (source / name).is_file() or sha256(source / name) != expected:
+            raise UserError(f"{source / name} is damaged: unmdpo run … --force '{POLICY_STAGE.called(policy)}'")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(folder) as aside:
+            shutil.copytree(source, aside, dirs_exist_ok=True)
+            (aside / CARD).write_text(_card(card, run, policy, folder.name, licence), "utf-8")
+    except OSError as error:
+        raise UserError(disk_problem(error)) from error
+    return folder
+
+
+def push(folder: Path, name: str) -> str:
+    """Uploads an exported policy to the Hub, as a private repository if it is new; returns its address."""
+    from huggingface_hub import HfApi  # noqa: PLC0415 - only needed here
+    from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
+
+    try:
+        place = HfApi().create_repo(name, private=True, exist_ok=True)
+        HfApi().upload_folder(repo_id=name, folder_path=folder)
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        first = str(error).strip().partition("\n")[0]
+        raise UserError(
+            f"{name} could not be uploaded ({first}); is `hf auth login` done? It lies in {folder}"
+        ) from error
+    return str(place)
+
+
+def _files(run: Run, policy: str, adapter: bool) -> Path:
+    folder = run.policy(policy)
+    if not adapter or is_adapter(folder):
+        return folder
+    artifact = run.artifact(POLICY_STAGE.called(policy))
+    if not (artifact.path / ADAPTER.name).is_dir():
+        raise UserError(f"'{policy}' was trained without an adapter: leave --adapter out")
+    return artifact.path / ADAPTER.name
+
+
+def _card(card: str, run: Run, policy: str, place: str, licence: str | None) -> str:
+    """The card of the training, with how to use it, and what the judges said."""
+    _, header, body = card.split("---\n", 2)
+    header += f"license: {licence}\n" if licence else ""
+    start, recipe, rest = body.partition("\n## Recipe")
+    evaluation = "\n".join(_evaluation(run, policy))
+    return f"---\n{header}---\n{start}{evaluation}\n{USAGE.format(place=place)}{recipe}{rest}"
+
+
+def _evaluation(run: Run, policy: str) -> Iterator[str]:
+    """A table of the policy's win rates, if the run was evaluated; of all seeds, if it has several."""
+    if not run.summarized:
+        return
+    name = policy.partition("@")[0]
+    yield from ("", "## Evaluation", "", "| panel | judge | against | win rate, % | 95 % interval | length ratio |")
+    yield "|---|---|---|---:|---:|---:|"
+    for panel, report in run.summary.items():
+        for judge, tables in tables_of(report).items():
+            for opponent, outcomes in tables["against"].items():
+                if name in outcomes:
+                    yield _row(panel, judge, opponent, outcomes[name])
+
+
+def _row(panel: str, judge: str, opponent: str, outcome: dict[str, Any]) -> str:
+    rate, length = outcome["win_rate"], outcome["length_ratio"]["value"]
+    interval = f"{rate['low']:.1f} to {rate['high']:.1f}"
+    return f"| {panel} | {judge} | {opponent} | {rate['value']:.1f} | {interval} | {length:.2f} |"
