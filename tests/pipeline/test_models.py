@@ -124,3 +124,20 @@ def test_from_python(done):
     assert again._repr_html_().startswith("<pre>Run small")
     with pytest.raises(UserError, match="nmae"):
         unmdpo.run({"nmae": "x"})
+
+
+def test_a_model_trained_elsewhere_stands_in_the_table(done, folder, store, tmp_path):
+    theirs = export_policy(done, "dpo", tmp_path / "theirs")
+    given = done.recipe.model_dump(mode="json")
+    given["policies"] |= {"theirs": {"path": str(theirs)}}
+    run = unmdpo.run(given, store=store.root)
+    ours, others = (run.generations(name, "one") for name in ("dpo", "theirs"))
+    assert [row["text"] for row in ours] == [row["text"] for row in others]
+    wanted = {"policy": "theirs", "panel": "one", "against": "dpo"}
+    (row,) = [row for row in run.table() if wanted.items() <= row.items()]
+    assert (row["win_rate"], row["length_ratio"]) == (50.0, 1.0)
+    assert not [finding for finding in verify(run) if finding.problem]
+    assert "policy[theirs]" not in run.stages
+    given["policies"]["theirs"] = {"path": "./nowhere"}
+    with pytest.raises(UserError, match=r"evaluation\.answers\.theirs\.path: there is no file or folder"):
+        unmdpo.run(given, store=store.root)

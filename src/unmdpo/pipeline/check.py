@@ -73,8 +73,9 @@ def missing_places(recipe: Recipe) -> dict[str, str]:
     if recipe.evaluation is not None:
         for name, panel in recipe.evaluation.panels.items():
             data[f"evaluation.panels.{name}.path"] = panel.path
-        for name, path in recipe.evaluation.answers.items():
-            data[f"evaluation.answers.{name}"] = path if isinstance(path, str) else None
+        for name, given in recipe.evaluation.answers.items():
+            data[f"evaluation.answers.{name}"] = given if isinstance(given, str) else None
+            models[f"evaluation.answers.{name}.path"] = given.path if isinstance(given, ModelSource) else None
     named = [(key, path, Path(path)) for key, path in models.items() if path is not None]
     # data paths may start with ~, which model loaders do not expand
     named += [(key, path, expanded(path)) for key, path in data.items() if path is not None]

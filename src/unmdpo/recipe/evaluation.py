@@ -1,13 +1,14 @@
 """How a recipe's policies are evaluated: panels, judges, opponents, and numbers of a paper to compare with."""
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from unmdpo.catalog.endpoints import Endpoint, Vllm
 from unmdpo.catalog.judges import AnyJudge, JudgeSettings
 from unmdpo.catalog.objectives import INITIAL
-from unmdpo.engine.settings import MAX_NEW_TOKENS
+from unmdpo.engine.settings import MAX_NEW_TOKENS, ModelSource
 from unmdpo.settings import (
     Count,
     Name,
@@ -19,8 +20,16 @@ from unmdpo.settings import (
     Seeds,
     Strict,
     Triple,
+    chosen_from,
     names_only,
 )
+
+
+def _who(values: Mapping[str, Any]) -> type[Strict]:
+    return ModelSource if "path" in values else Endpoint
+
+
+AnsweredElsewhere = Annotated[str | Endpoint | ModelSource, chosen_from(_who)]
 
 
 class PanelRecipe(Strict):
@@ -64,9 +73,10 @@ class EvaluationRecipe(Strict):
     generator: Endpoint | Vllm | Literal["vllm"] | None = Field(
         None, description="who answers as the policies: vllm, or a server; default: this package, on this machine"
     )
-    answers: dict[Name, str | Endpoint] = Field(
+    answers: dict[Name, AnsweredElsewhere] = Field(
         {},
-        description="candidate → JSON lines with prompt and text: answers made elsewhere; or a server that answers",
+        description="candidate → JSON lines with prompt and text: answers made elsewhere; or a server that answers; "
+        "or the `path` of a model that was trained elsewhere",
         json_schema_extra=names_only,
     )
     selected_among: list[Name] = Field([], description="the policies of which one is selected; default: all")

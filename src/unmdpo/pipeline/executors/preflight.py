@@ -19,7 +19,7 @@ import numpy as np
 
 from unmdpo.catalog.endpoints import Endpoint
 from unmdpo.catalog.judges import kind_of
-from unmdpo.engine.settings import AdapterSettings, TrainingOverrides, TrainingSettings
+from unmdpo.engine.settings import AdapterSettings, ModelSource, TrainingOverrides, TrainingSettings
 from unmdpo.errors import UserError
 from unmdpo.pipeline.accounting import account
 from unmdpo.pipeline.check import JUDGE, check_judges, check_model, check_ranks, judges, missing_places
@@ -74,13 +74,21 @@ def outside(run: Run, wanted: Sequence[str]) -> list[str]:
     found = [f"{key}: there is no file or folder '{path}'" for key, path in absent.items()]
     found += missing_packages(run.recipe, judging)
     checks: list[Callable[[], None]] = [partial(check_ranks, run.recipe), partial(check_login, run.recipe)]
-    for key, model in (("model.path", run.recipe.model), ("pilots.model.path", run.recipe.pilots.model)):
+    models = {"model.path": run.recipe.model, "pilots.model.path": run.recipe.pilots.model}
+    models |= {f"evaluation.answers.{name}.path": model for name, model in _models_elsewhere(run.recipe).items()}
+    for key, model in models.items():
         if model is not None and key not in absent:
             checks.append(partial(check_model, model))
     if judging:
         owners = [key.rpartition(".")[0] for key in absent]  # evaluation.judge of evaluation.judge.path
         checks += [check for key, check in check_judges(run.recipe) if key not in owners]
     return [*found, *_problems(checks)]
+
+
+def _models_elsewhere(recipe: Recipe) -> dict[str, ModelSource]:
+    """Models that were trained elsewhere, and are judged here."""
+    given = {} if recipe.evaluation is None else recipe.evaluation.answers
+    return {name: model for name, model in given.items() if isinstance(model, ModelSource)}
 
 
 def _problems(checks: Sequence[Callable[[], None]]) -> Iterator[str]:
@@ -96,7 +104,8 @@ def missing_packages(recipe: Recipe, judging: bool) -> list[str]:
     trainings: list[TrainingSettings | TrainingOverrides] = [recipe.training, recipe.pilots]
     trainings += [policy.training for policy in recipe.policies.values()]
     adapters = [training.adapter for training in trainings if isinstance(training.adapter, AdapterSettings)]
-    models = [recipe.model, *([recipe.pilots.model] if recipe.pilots.model is not None else [])]
+    models = [recipe.model, *_models_elsewhere(recipe).values()]
+    models += [] if recipe.pilots.model is None else [recipe.pilots.model]
     asked = judging and any(kind_of(judge).pairwise for judge in judges(recipe).values())
     evaluation = recipe.evaluation
     if evaluation is not None:

@@ -50,10 +50,14 @@ class ServedSettings(AnswerSettings):
 def generation(graph: Graph, candidate: str, panel_name: str) -> Stage[AnswerSettings]:
     evaluation, model = graph.recipe.evaluation, graph.recipe.model
     assert evaluation is not None
-    inputs: dict[str, Stage[Any]] = {"panel": panel(graph, panel_name), **converted_model(graph, model)}
-    given = evaluation.answers.get(candidate)
+    given, suffix = evaluation.answers.get(candidate), ""
+    if isinstance(given, ModelSource):
+        model, suffix = given, f"[{candidate}]"
+    inputs: dict[str, Stage[Any]] = {"panel": panel(graph, panel_name), **converted_model(graph, model, suffix)}
     answers = given if isinstance(given, str) else None
-    server = evaluation.generator if given is None else given if isinstance(given, Endpoint) else None
+    server = evaluation.generator if given is None or isinstance(given, ModelSource) else None
+    if isinstance(given, Endpoint):
+        server = given
     if candidate in graph.recipe.trained and candidate not in evaluation.answers:
         inputs["policy"] = policy(graph, candidate)
     settings = AnswerSettings(
