@@ -141,3 +141,18 @@ def test_a_model_trained_elsewhere_stands_in_the_table(done, folder, store, tmp_
     given["policies"]["theirs"] = {"path": "./nowhere"}
     with pytest.raises(UserError, match=r"evaluation\.answers\.theirs\.path: there is no file or folder"):
         unmdpo.run(given, store=store.root)
+
+
+def test_quiet_runs_and_runs_for_machines(done, store, tmp_path):
+    file = tmp_path / "small.yaml"
+    file.write_text(done.recipe.to_yaml())
+    told = command("run", file, "--jobs", 1, "--json", "--store", store.root)
+    assert told.exit_code == 0, told.output
+    events = [json.loads(line) for line in told.stdout.splitlines()]
+    assert {event["stage"] for event in events if event["event"] == "cached"} == set(done.stages)
+    assert [event for event in events if event["event"] == "row"] == [{"event": "row", **row} for row in done.table()]
+    assert events[-1]["event"] == "run"
+    quiet = command("run", file, "--jobs", 1, "--quiet", "--store", store.root)
+    assert quiet.exit_code == 0
+    assert quiet.stderr == ""
+    assert "against dpo" in quiet.stdout

@@ -1,10 +1,12 @@
 """Progress of a run: one board of all stages on a terminal, plain lines elsewhere."""
 
 import contextlib
+import json
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -16,9 +18,48 @@ from unmdpo.errors import printable
 from unmdpo.pipeline.view import Lines, View
 
 
+class Output(Enum):
+    """How a run is shown."""
+
+    usual = "usual"
+    quiet = "quiet"
+    json = "json"
+
+
+class JsonLines(View):
+    """Every event as a line of JSON on standard output, for other programs."""
+
+    def _tell(self, event: str, **facts: object) -> None:
+        print(json.dumps({"event": event, "time": round(time.time(), 3), **facts}, ensure_ascii=False), flush=True)
+
+    def noted(self, text: str) -> None:
+        self._tell("note", text=text)
+
+    def cached(self, stage: str) -> None:
+        self._tell("cached", stage=stage)
+
+    def started(self, stage: str) -> None:
+        self._tell("started", stage=stage)
+
+    def progress(self, stage: str, text: str) -> None:
+        self._tell("progress", stage=stage, text=text)
+
+    def retried(self, stage: str, why: str) -> None:
+        self._tell("retried", stage=stage, text=why)
+
+    def finished(self, stage: str, seconds: float) -> None:
+        self._tell("finished", stage=stage, seconds=round(seconds, 3))
+
+    def failed(self, stage: str, problem: str) -> None:
+        self._tell("failed", stage=stage, text=problem)
+
+
 @contextlib.contextmanager
-def shown_progress(stages: int) -> Iterator[View]:
-    """A board if standard error is a terminal, plain lines otherwise."""
+def shown_progress(stages: int, output: Output = Output.usual) -> Iterator[View]:
+    """A board if standard error is a terminal, plain lines otherwise; or nothing, or lines of JSON."""
+    if output is not Output.usual:
+        yield View() if output is Output.quiet else JsonLines()
+        return
     if not sys.stderr.isatty():
         yield Lines()
         return

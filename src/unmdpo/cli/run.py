@@ -65,6 +65,10 @@ def run(
         typer.Option(min=1, help="Most stages at once; default: as many as fit on the GPUs, or one per core."),
     ] = None,
     executor: Annotated[Executor, typer.Option(help="Where stages run.")] = Executor.local,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show the tables only.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Write every event, and the table, as lines of JSON.")
+    ] = False,
 ) -> None:
     """Run a recipe; finished stages are not run again. Inside a torchrun job, its ranks share the models."""
     from unmdpo.recipe import load_recipe
@@ -73,7 +77,7 @@ def run(
     described = load_recipe(recipe, overrides or [])
     if executor is Executor.local:
         get_ready(jobs)
-    from unmdpo.cli.progress import shown_progress
+    from unmdpo.cli.progress import Output, shown_progress
     from unmdpo.pipeline.accounting import account
     from unmdpo.pipeline.code import mixed
     from unmdpo.pipeline.executors import execute
@@ -82,7 +86,8 @@ def run(
     from unmdpo.pipeline.store import Store
 
     run = open_run(described, Store(store))
-    with shown_progress(len(run.wanted(until, only))) as view:
+    output = Output.json if as_json else Output.quiet if quiet else Output.usual
+    with shown_progress(len(run.wanted(until, only)), output) as view:
         execute(
             run,
             until=until,
@@ -94,6 +99,9 @@ def run(
         )
     if int(os.environ.get("RANK", "0")) > 0:
         return  # the first rank speaks for all
+    if as_json:
+        _tell_table(run)
+        return
     if run.summarized:
         show_summary(run)
     show_checks(run)
@@ -102,8 +110,18 @@ def run(
         typer.echo(f"data: {counted.line()}")
     for line in mixed(run):
         typer.echo(f"note: {line}")
-    typer.echo(f"run: {run.folder}", err=True)
-    _show_policies(run)
+    if not quiet:
+        typer.echo(f"run: {run.folder}", err=True)
+        _show_policies(run)
+
+
+def _tell_table(run: "Run") -> None:
+    """The last lines of JSON: a row of the table each, and where the run lies."""
+    import json
+
+    for row in run.table() if run.summarized else []:
+        typer.echo(json.dumps({"event": "row", **row}, ensure_ascii=False))
+    typer.echo(json.dumps({"event": "run", "folder": str(run.folder)}, ensure_ascii=False))
 
 
 def _show_policies(run: "Run") -> None:
