@@ -11,11 +11,12 @@ import multiprocessing
 import os
 import queue
 import signal
+import time
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 from types import FrameType
@@ -126,9 +127,19 @@ class Workers:
                 worker.dismiss()
             for worker in self.busy:
                 worker.process.terminate()
+            self._wait_for_all()
             for worker in self.all:
-                worker.process.join(PATIENCE)
                 worker.process.kill()  # if it is still alive
+
+    def _wait_for_all(self) -> None:
+        """Hears what they still say: a process does not end before its last words are taken from the pipe."""
+        deadline = time.monotonic() + PATIENCE
+        while (alive := [worker.process for worker in self.all if worker.process.is_alive()]) and (
+            time.monotonic() < deadline
+        ):
+            for _ in self.messages():
+                pass
+            wait([process.sentinel for process in alive], timeout=0.1)
 
 
 class Asked:
