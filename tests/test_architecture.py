@@ -54,7 +54,7 @@ LIBRARIES = {
     "lab": set(),
     "engine": {
         "torch", "numpy", "jinja2", "transformers", "safetensors", "bitsandbytes", "peft", "wandb", "openai",
-        "pydantic", "flash_attn", "triton", "gguf",
+        "pydantic", "flash_attn", "triton", "gguf", "huggingface_hub",
     },
     "recipe": {"pydantic", "yaml"},
     "pipeline": {"torch", "numpy", "transformers", "safetensors", "pyarrow", "filelock", "ray"},

@@ -156,3 +156,11 @@ def test_quiet_runs_and_runs_for_machines(done, store, tmp_path):
     assert quiet.exit_code == 0
     assert quiet.stderr == ""
     assert "against dpo" in quiet.stdout
+
+
+def test_an_upload_that_fails_says_where_the_policy_lies(done, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    said = command("export", done.folder, "dpo", tmp_path / "mine", "--push", "nobody/nothing")
+    assert said.exit_code == 2
+    assert "nobody/nothing could not be uploaded" in said.output
+    assert (tmp_path / "mine" / "config.json").is_file()

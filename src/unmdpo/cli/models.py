@@ -61,8 +61,8 @@ def export(
     store: StoreOption = HERE,
 ) -> None:
     """Copy a policy to a folder for Transformers, vLLM or PEFT, with a model card."""
+    from unmdpo.engine.folder import push as upload
     from unmdpo.pipeline.exported import export_policy
-    from unmdpo.pipeline.exported import push as upload
 
     written = export_policy(opened(recipe, overrides, store), policy, folder, adapter=adapter, licence=licence)
     typer.echo(f"{policy}: {written}")

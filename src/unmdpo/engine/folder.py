@@ -81,6 +81,22 @@ def _export(
     ranks.wait()
 
 
+def push(folder: Path, name: str) -> str:
+    """Uploads an exported policy to the Hub, as a private repository if it is new; returns its address."""
+    from huggingface_hub import HfApi  # noqa: PLC0415 - only needed here
+    from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
+
+    try:
+        place = HfApi().create_repo(name, private=True, exist_ok=True)
+        HfApi().upload_folder(repo_id=name, folder_path=folder)
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        first = str(error).strip().partition("\n")[0]
+        raise UserError(
+            f"{name} could not be uploaded ({first}); is `hf auth login` done? It lies in {folder}"
+        ) from error
+    return str(place)
+
+
 def gathered(weights: Mapping[str, torch.Tensor], model: PreTrainedModel) -> dict[str, torch.Tensor]:
     """Every full weight, on the CPU, in the precision that the model is used in: float32 shards are masters. Only the
     first rank gets them; the others get an empty dict."""

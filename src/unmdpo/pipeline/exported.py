@@ -49,22 +49,6 @@ def export_policy(run: Run, policy: str, folder: Path, *, adapter: bool = False,
     return folder
 
 
-def push(folder: Path, name: str) -> str:
-    """Uploads an exported policy to the Hub, as a private repository if it is new; returns its address."""
-    from huggingface_hub import HfApi  # noqa: PLC0415 - only needed here
-    from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
-
-    try:
-        place = HfApi().create_repo(name, private=True, exist_ok=True)
-        HfApi().upload_folder(repo_id=name, folder_path=folder)
-    except (HfHubHTTPError, OSError, ValueError) as error:
-        first = str(error).strip().partition("\n")[0]
-        raise UserError(
-            f"{name} could not be uploaded ({first}); is `hf auth login` done? It lies in {folder}"
-        ) from error
-    return str(place)
-
-
 def _files(run: Run, policy: str, adapter: bool) -> Path:
     folder = run.policy(policy)
     if not adapter or is_adapter(folder):
