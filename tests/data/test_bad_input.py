@@ -10,7 +10,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from tests.worlds.rows import GOOD, HELPSTEER3, PREFERENCE, helpsteer3_row, preference, without
-from unmdpo.data import DataRef, PairRule, SourceSettings, StrengthRule, files, load_comparisons, strength, unpacked
+from unmdpo.data import DataRef, PairRule, SourceSettings, StrengthRule, files, load_comparisons, unpacked
 from unmdpo.data.bad import BadRowLimit
 from unmdpo.data.load import Reading, load
 from unmdpo.data.strength import MOST_PAIRS
@@ -278,12 +278,11 @@ def test_a_prompt_with_thousands_of_responses_is_not_all_pairs_of_them(tmp_path)
     }
 
 
-def test_drawn_pairs_are_pairs(monkeypatch):
-    monkeypatch.setattr(strength, "MOST_PAIRS", 10)
+def test_drawn_pairs_are_pairs():
     scores = list(range(7))
-    drawn = list(PairRule().select(scores))
+    drawn = list(PairRule(most=10).select(scores))
     assert len({(better, worse) for better, worse, _ in drawn}) == 10
     assert all(scores[better] - scores[worse] == gap > 0 for better, worse, gap in drawn)
-    monkeypatch.setattr(strength, "MOST_PAIRS", 20)  # all but one: every place is unranked to its own pair
-    assert {(b, w) for b, w, _ in PairRule().select(scores)} < {(b, w) for b in scores for w in scores if b > w}
-    assert len(set(PairRule().select(scores))) == 20
+    some = PairRule(most=20)  # all but one: every place is unranked to its own pair
+    assert {(b, w) for b, w, _ in some.select(scores)} < {(b, w) for b in scores for w in scores if b > w}
+    assert len(set(some.select(scores))) == 20
