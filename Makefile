@@ -28,6 +28,7 @@ soak: $(READY)
 	UNMDPO_FUZZ=40 $(BIN)/pytest tests/fuzz --timeout 3600
 	$(BIN)/pytest -m soak -n 0 --timeout 3600
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -u -m tests.soak
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -u -m tests.soak.files
 
 # The site in site/, every link checked.
 docs: $(READY)

@@ -57,3 +57,13 @@ def test_wrong_numbers_in_the_summary_are_found(done, folder):
     (artifact.path / "summary.json").write_text(json.dumps(report))
     found = [finding.what for finding in problems(open_run(recipe(folder), store))]
     assert found == ["files", f"unm-wr in {domain} on two", "selection on two"]
+
+
+@pytest.mark.parametrize("file", ["panel/*/panel.json", "generation/*/generations.jsonl", "judgement/*/scores.jsonl"])
+def test_a_file_that_is_gone_is_one_finding_among_others(done, tmp_path, file):
+    shutil.copytree(done.store.root, tmp_path / "store")
+    lost = next((tmp_path / "store" / "artifacts").glob(file))
+    lost.unlink()
+    problems = [finding for finding in verify(open_run(done.recipe, Store(tmp_path / "store"))) if finding.problem]
+    assert any(lost.name in finding.problem for finding in problems if finding.what == "files")
+    assert any(finding.stage == "summary" for finding in problems)

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import itertools
 import json
 import multiprocessing
 import os
@@ -9,6 +10,7 @@ import signal
 import sys
 import time
 from dataclasses import dataclass, field
+from multiprocessing.util import Finalize
 from pathlib import Path
 
 from tests.worlds.pipeline import recipe, world
@@ -19,6 +21,9 @@ from unmdpo.pipeline.view import Lines
 LINE = "stopped; finished work is kept, and the same command continues from there"
 EARLY = 1.0  # seconds
 VOLATILE = ("started", "seconds", "seal")
+CHANGE = "change"  # an event of `Command.deadly`: the place among all changes stands for the stage
+CHANGES = {"open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.chmod", "os.truncate"}
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 UNTIL = ("--until", "pilot[0]", "--jobs", "1")
 
 
@@ -92,7 +97,9 @@ def _work(given, log, deadly):
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     event, stage, number = deadly
-    if event:
+    if event == CHANGE:
+        _dies_before_change(Path(given[given.index("--store") + 1]), int(stage), number, Path(f"{log}.changes"))
+    elif event:
         usual = getattr(Lines, event)
 
         def die(self, name, *rest):
@@ -103,6 +110,24 @@ def _work(given, log, deadly):
         setattr(Lines, event, die)
     sys.argv = ["unmdpo", *given]
     main()
+
+
+def _dies_before_change(store, place, number, counted):
+    """Sends a signal just before one of the changes of the store's files, counted from 1; and writes how many there
+    were, if it lives to the end. Locks do not count."""
+    changes, inside = itertools.count(1), f"{store.resolve()}{os.sep}"
+
+    def heard(event, arguments):
+        writes = event in CHANGES and (event != "open" or (arguments[2] or 0) & WRITING)
+        if writes and any(_is_kept(one, inside) for one in arguments) and next(changes) == place:
+            os.kill(os.getpid(), number)
+
+    sys.addaudithook(heard)
+    Finalize(None, lambda: counted.write_text(str(next(changes) - 1)), exitpriority=1)
+
+
+def _is_kept(path, inside):
+    return str(path).startswith(inside) and not str(path).startswith(f"{inside}locks")
 
 
 def same_as(undisturbed, store):

@@ -71,6 +71,8 @@ class _Table:
         means = []
         for training in self.run.recipe.runs[policy]:
             rows = self._scores(training.name)
+            if not rows:
+                raise ValueError(f"there are no scores of {training.name} {self._where}")
             answers = GENERATIONS.peek(self.run.artifact(GENERATION_STAGE.called(training.name, self.name)))
             ordered = [row["prompt_hash"] for row in rows] == self.panel.hashes
             lengths = [len(row["text"]) for row in answers] == [row["characters"] for row in rows]

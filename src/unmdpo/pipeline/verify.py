@@ -33,5 +33,5 @@ def verify(run: Run) -> Iterator[Finding]:
     if SUMMARY_STAGE.name in finished:
         try:
             yield from recheck(run)
-        except (UserError, ValueError, LookupError, TypeError) as error:
+        except (UserError, OSError, ValueError, LookupError, TypeError) as error:
             yield Finding("summary", "recomputed", f"cannot be recomputed: {error}")
