@@ -22,7 +22,7 @@ from scipy.stats import t as students_t
 from unmdpo.errors import UserError
 from unmdpo.experiments.demo import WORLD, demo_recipe
 from unmdpo.experiments.table import Experiment, Point
-from unmdpo.forks import fork_server, main_hidden
+from unmdpo.forks import end_with_parent, fork_server, main_hidden
 from unmdpo.lab.world import Knobs
 from unmdpo.pipeline.executors import execute
 from unmdpo.pipeline.run import open_run
@@ -107,7 +107,7 @@ def _all_done(tasks: Sequence[Task], jobs: int, report: Callable[[str], None]) -
         yield from told(task.run() for task in tasks)
         return
     others = multiprocessing.active_children()  # of the caller, and none of our business
-    pool = ProcessPoolExecutor(min(jobs, len(tasks)), fork_server(), torch.set_num_threads, (1,))
+    pool = ProcessPoolExecutor(min(jobs, len(tasks)), fork_server(), _get_ready)
     try:
         with main_hidden():
             waited_for = [pool.submit(task.run) for task in tasks]
@@ -119,6 +119,12 @@ def _all_done(tasks: Sequence[Task], jobs: int, report: Callable[[str], None]) -
         for process in multiprocessing.active_children():
             if process not in others:
                 process.terminate()
+
+
+def _get_ready() -> None:
+    """One core for each; and none goes on for a sweep that was killed."""
+    torch.set_num_threads(1)
+    end_with_parent()
 
 
 def _name_of(knobs: Knobs) -> str:
