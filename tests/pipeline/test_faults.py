@@ -133,6 +133,7 @@ def test_a_file_that_cannot_grow_is_told_and_the_run_goes_on_later(path, undistu
     same_as(undisturbed[0], tmp_path / "store")
 
 
+@pytest.mark.soak  # a file that cannot grow is quicker
 def test_a_disk_that_is_full_and_then_has_room(path, undisturbed, tmp_path):
     """Uses a small separate file system, if the system lets us mount one."""
     store = tmp_path / "store"
@@ -169,6 +170,7 @@ print(json.dumps([codes, said]))
 """
 
 
+@pytest.mark.soak
 def test_a_store_that_is_read_only_can_be_looked_at(path, undisturbed, tmp_path):
     """Mounted read-only, if the system lets us: `run` refuses, commands that only read still work."""
     store, html = path.parent / "undisturbed", tmp_path / "page.html"

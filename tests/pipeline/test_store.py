@@ -5,6 +5,8 @@ import shutil
 import pytest
 
 from unmdpo.errors import UserError
+from unmdpo.pipeline.executors import execute
+from unmdpo.pipeline.run import open_run
 from unmdpo.pipeline.store import Store
 
 
@@ -54,3 +56,16 @@ def test_what_was_added_is_told_and_nothing_is_lost(made):
         made[0].file("model")
     added.unlink()
     assert (made[0].file("model") / "weights").read_text() == "a"
+
+
+def test_work_on_what_is_finished_is_removed_by_the_next_run(done, tmp_path):
+    """As a kill just after the rename leaves it."""
+    shutil.copytree(done.store.root, tmp_path / "store")
+    store = Store(tmp_path / "store")
+    place = done.stages["policy[dpo]"].place
+    left, begun = (store.root / "work" / key for key in (place.rpartition("/")[2], "of-somebody-else"))
+    for folder in (left, begun):
+        (folder / "state").mkdir(parents=True)
+    execute(open_run(done.recipe, store))
+    assert not left.exists()
+    assert begun.exists()

@@ -32,10 +32,8 @@ def interrupted(arguments, when):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), shown.decode("utf-8", "replace")
 
 
-@pytest.mark.parametrize(
-    ("jobs", "compute"),
-    [(1, {}), pytest.param(3, {}, marks=pytest.mark.soak), pytest.param(1, {"ranks": 2}, marks=pytest.mark.soak)],
-)
+@pytest.mark.soak  # tests of single signals are quicker
+@pytest.mark.parametrize(("jobs", "compute"), [(1, {}), (3, {}), (1, {"ranks": 2})])
 def test_one_line_and_what_was_done_is_kept(folder, tmp_path, jobs, compute):
     file = tmp_path / "small.yaml"
     file.write_text(recipe(folder, training=LONG, pilots={"folds": 2, "updates": 3000}, compute=compute).to_yaml())

@@ -46,7 +46,8 @@ def _weights(folder: Path) -> list[Path]:
         return [whole]
     try:
         shards = json.loads((folder / SAFE_WEIGHTS_INDEX_NAME).read_text("utf-8"))["weight_map"].values()
-        return sorted({folder / Path(str(name)).name for name in shards})
+        named = sorted({folder / name for name in shards if Path(name).name == name})  # others are refused in loading
+        return [path for path in named if path.is_file()]
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return sorted(folder.glob(WEIGHTS))  # no index, or one that is refused when weights are loaded
 

@@ -17,14 +17,14 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
 from unmdpo.engine.training.loop import THROUGHPUT
@@ -177,6 +177,15 @@ class Store:
             (self.root / "artifacts" / place / MANIFEST).unlink(missing_ok=True)  # first: no longer finished
             shutil.rmtree(self.root / "artifacts" / kind / key, ignore_errors=True)
             shutil.rmtree(self.root / "work" / key, ignore_errors=True)
+
+    def tidy(self, places: Iterable[str]) -> None:
+        """Removes work on what is finished: a kill just after the rename leaves it, and nobody would go on with it."""
+        begun = {path.name for path in (self.root / WORK).iterdir()} if (self.root / WORK).is_dir() else set()
+        for place in places:
+            key = place.rpartition("/")[2]
+            if key in begun and self.find(place) is not None:
+                with contextlib.suppress(Timeout), self._lock(key).acquire(0):  # whoever works there tidies up, too
+                    shutil.rmtree(self.root / WORK / key, ignore_errors=True)
 
     def make(self, place: str, describe: Mapping[str, Any], work: Callable[[Path], Mapping[str, Any]]) -> Artifact:
         """Returns the artifact at this place, or has `work` create it in a separate folder.

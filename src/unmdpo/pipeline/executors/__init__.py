@@ -41,6 +41,7 @@ def execute(
                 "are kept, but not used. `unmdpo gc` lists what nothing refers to"
             )
         run.record()
+        run.store.tidy(run.stages[name].place for name in wanted)
     ranks.wait()
     missing = ranks.share([name for name in wanted if run.find(run.stages[name]) is None])
     for name in wanted:
