@@ -103,6 +103,7 @@ def test_where_scales_differ_they_are_real():
     assert found.halves > 0.5
 
 
+@pytest.mark.soak
 def test_where_they_do_not_there_are_few_alarms():
     alarms = sum(check(pooled, *(units, [rows])).real for units, rows in (world(seed, 0.0, 300) for seed in range(6)))
     assert alarms <= 1
@@ -170,6 +171,7 @@ def test_it_reads_back_as_it_was(own):
     assert Check.of_dict(json.loads(json.dumps(made.to_dict()))) == made
 
 
+@pytest.mark.soak
 def test_what_only_a_prompt_s_own_comparisons_know_is_real_too():
     rng = torch.Generator().manual_seed(7)
     unit = torch.arange(200).repeat_interleave(20)

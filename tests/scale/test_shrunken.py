@@ -24,6 +24,7 @@ def test_the_best_on_unseen_prompts_is_taken():
     assert torch.equal(found.q_, PooledScale(penalty=found.penalty_, updates=50).fit(units, rows).q_ ** found.factor_)
 
 
+@pytest.mark.soak
 def test_nothing_to_find_is_hardly_a_scale():
     for seed in range(2):
         units, rows = world(seed, 0.0, prompts=300, dimensions=40)

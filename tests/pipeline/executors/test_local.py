@@ -175,6 +175,7 @@ def test_warnings_of_a_stage_s_process_are_passed_on(folder, tmp_path):
         execute(run, until="encoded", jobs=2)
 
 
+@pytest.mark.soak
 def test_workers_start_from_nothing_where_no_fork_can_use_the_gpus(folder, tmp_path, monkeypatch):
     asked = []
 

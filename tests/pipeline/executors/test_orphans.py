@@ -50,6 +50,7 @@ def busy(store, count=1):
     return lambda: len(list((store / "work").glob("*/result/metrics.jsonl"))) >= count
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_workers_end_with_a_command_that_was_killed(tmp_path):
     """Though they are in the middle of a stage."""
