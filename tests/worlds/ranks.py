@@ -63,9 +63,10 @@ def whole(tensors):
 
 
 def train_and_write(trainer, updates, folder):
-    lines = [trainer.step() for _ in range(trainer.update, updates)]
+    lines = [trainer.step()]
+    gradients = whole({name: p.grad for name, p in trainer.masters.named.items()})  # before weights round otherwise
+    lines += [trainer.step() for _ in range(trainer.update, updates)]
     weights = whole(trainer.masters.named)
-    gradients = whole({name: p.grad for name, p in trainer.masters.named.items()})
     if trainer.ranks.first:
         folder.mkdir(parents=True)
         save_file(weights, folder / "weights.safetensors")
