@@ -30,7 +30,8 @@ def test_short_help(command):
     assert "--help" in done.output
 
 
-def test_help_is_quick_and_light():
+def test_help_imports_little():
+    """What it imports is what it takes: a limit in seconds would fail on a slower machine."""
     script = (
         "import sys\n"
         "from unmdpo.cli import app\n"
@@ -38,15 +39,12 @@ def test_help_is_quick_and_light():
         "except SystemExit: pass\n"
         "heavy = {'torch', 'transformers', 'datasets', 'pandas', 'pydantic', 'scipy', 'numpy'}\n"
         "print('HEAVY', sorted(heavy & sys.modules.keys()))\n"
+        "print('MODULES', len(sys.modules))\n"
     )
-    used = []
-    for _ in range(3):
-        before = sum(os.times()[2:4])  # CPU time of children
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-        used.append(sum(os.times()[2:4]) - before)
-        assert "HEAVY []" in done.stdout
-        assert "recipes" in done.stdout
-    assert min(used) < 0.3
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "recipes" in done.stdout
+    assert "HEAVY []" in done.stdout
+    assert int(done.stdout.split()[-1]) < 400  # 193 with typer 0.29
 
 
 def test_unknown_command_and_option_exit_2():
