@@ -12,7 +12,7 @@ ROOT = Path(unmdpo.__file__).parent
 TESTS = Path(__file__).parent
 
 # Packages in one layer do not import each other; the order within the ground layer is up to `test_no_circles`.
-GROUND = {"errors", "files", "journal", "settings", "version", "placement", "catalog", "adamw", "forks"}
+GROUND = {"errors", "files", "journal", "settings", "version", "placement", "catalog", "adamw", "forks", "leash"}
 FLOORS: list[set[str]] = [
     GROUND,
     {"data", "objectives", "scale", "stats"},
@@ -28,6 +28,7 @@ LIGHT = {
     "files",
     "journal",
     "forks",
+    "leash",
     "settings",
     "placement",
     "catalog",
@@ -42,6 +43,7 @@ LIBRARIES = {
     "files": set(),
     "journal": set(),
     "forks": set(),
+    "leash": set(),
     "settings": {"pydantic", "pydantic_core"},
     "placement": {"torch"},
     "catalog": {"torch", "pydantic"},

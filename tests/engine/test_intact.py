@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.worlds.pipeline import write_model
+from unmdpo.engine import intact
 from unmdpo.engine.intact import check_files
 from unmdpo.engine.models import check_reachable, load_model, load_tokenizer
 from unmdpo.engine.settings import ModelSource
@@ -101,3 +102,32 @@ def test_a_damaged_gguf_file(tmp_path, content):
 def test_a_whole_model_is_fine(folder):
     check_reachable(ModelSource(path=str(folder)))
     check_files(ModelSource(path="some/name-on-the-hub"))
+
+
+@pytest.mark.parametrize(
+    ("names", "refused"),
+    [
+        (["config.json", "pytorch_model.bin"], True),
+        (["config.json", "pytorch_model.bin", "model.safetensors"], False),
+        (["config.json", "model-00001-of-00002.safetensors", "training_args.bin"], False),
+        (["config.json", "onnx/weights.bin"], False),
+    ],
+)
+def test_pickled_weights_on_the_hub_are_found_by_their_names(names, refused, monkeypatch):
+    monkeypatch.setattr(intact, "is_offline_mode", lambda: False)
+    monkeypatch.setattr(intact, "list_repo_files", lambda path, revision: names)
+    source = ModelSource(path="somebody/model", revision="v1")
+    if not refused:
+        check_files(source)
+        return
+    with pytest.raises(UserError, match=r"^somebody/model, pytorch_model\.bin: weights in pickled files"):
+        check_files(source)
+
+
+def test_without_a_network_nothing_is_known_of_the_hub(monkeypatch):
+    def unreachable(path, revision):
+        raise ConnectionError
+
+    monkeypatch.setattr(intact, "is_offline_mode", lambda: False)
+    monkeypatch.setattr(intact, "list_repo_files", unreachable)
+    check_files(ModelSource(path="somebody/model"))

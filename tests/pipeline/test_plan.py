@@ -109,3 +109,11 @@ def test_a_small_model_on_this_machine_is_proven_when_planned(folder, tmp_path):
     path.write_text(recipe(folder).to_yaml())
     told = CliRunner().invoke(app, ["plan", str(path), "--store", str(tmp_path / "none")])
     assert "the model is scored packed; largest difference to its own:" in told.output
+
+
+def test_what_training_is_watched_with_costs_its_share(folder, tmp_path):
+    training = recipe(folder).training.model_dump() | {"validate_updates": 1}
+    planned = plan(open_run(recipe(folder, training=training), Store(tmp_path)))
+    costs = {stage.stage: stage.cost for stage in planned.stages}
+    for name in ("reference", "features"):  # a quarter of the prompts is held out
+        assert costs[f"{name}[validation]"].flops == pytest.approx(costs[name].flops / 3)

@@ -1,16 +1,19 @@
 """Everything that would stop a run is told at once, before anything is trained."""
 
 import importlib.util
+import os
 import shutil
 from types import SimpleNamespace
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from tests.worlds.pipeline import Seen, recipe
 from unmdpo.cli import app
 from unmdpo.errors import UserError
 from unmdpo.pipeline.executors import execute
+from unmdpo.pipeline.executors.preflight import too_many_ranks
 from unmdpo.pipeline.run import open_run
 from unmdpo.pipeline.store import Store
 
@@ -91,3 +94,17 @@ def test_the_command_says_yes_or_no(folder, tmp_path):
     wrong = CliRunner().invoke(app, ["check", str(file), "training.batch=500", "model.path=./nowhere", *store])
     assert wrong.exit_code == 2
     assert "problems to solve before anything is trained" in wrong.output
+
+
+def test_ranks_need_a_gpu_each(folder, tmp_path, monkeypatch):
+    changes = {"compute": {"ranks": 4}, "evaluation": None}
+    run = open_run(recipe(folder, **changes), Store(tmp_path / "store"))
+    wanted = [*run.stages]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert too_many_ranks(run, wanted) == (["reference wants 4 ranks, but this machine has 2 GPUs"], [])
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert too_many_ranks(run, wanted) == ([], [])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    assert too_many_ranks(run, wanted) == ([], ["reference wants 4 ranks, and there are 3 CPU cores to share"])

@@ -1,5 +1,7 @@
 """Loss and accuracy on the validation data during training."""
 
+import json
+
 import pytest
 import torch
 
@@ -92,3 +94,28 @@ def test_a_scale_of_another_run_predicts_nothing(run, folder):
     made["scales"]["pooled"]["run"] = run.recipe.name
     with pytest.raises(UserError, match=r"leave out training\.validate_updates"):
         open_run(type(run.recipe).model_validate(made), run.store)
+
+
+def scored(path, gaps):
+    rows = [
+        {"prompt": f"w{number % 60} w{number // 60}", "chosen": "w1 w2", "rejected": "w3", "margin": gap}
+        for number, gap in enumerate(gaps)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_strengths_are_cut_where_those_of_the_training_data_were(folder, tmp_path):
+    """Margins of one size in the validation data would all be the strongest, or the weakest, among themselves."""
+    data = {
+        "path": scored(tmp_path / "train.jsonl", [1.0, 2.0, 3.0] * 10),
+        "validation": {"path": scored(tmp_path / "validation.jsonl", [2.0, 2.5, 9.0, 0.0, 0.5])},
+        "max_length": 64,
+    }
+    made = described(folder, {"dpo": {"objective": "dpo"}}, validate_updates=2).model_dump() | {"data": data}
+    run = open_run(type(described(folder)).model_validate(made), Store(tmp_path / "store"))
+    execute(run, until="preferences")
+    assert [row.strength for row in COMPARISONS.load(run.artifact("preferences"))] == [2, 3, 3, 1]
+    notes = run.artifact("preferences").manifest["notes"]
+    assert (notes["comparisons"], notes["ties"]) == (4, 1)
+    assert notes["quantiles"] == run.artifact("comparisons").manifest["notes"]["quantiles"]

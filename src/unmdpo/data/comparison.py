@@ -66,6 +66,8 @@ class Comparisons:
     left_out: Mapping[str, int] = field(default_factory=dict)
     read: int = 0  # rows of the file, good or bad
     source: str = ""  # the name of the source that read them
+    thresholds: tuple[float, ...] | None = None  # where margins were cut, as the data or the user says
+    quantiles: tuple[float, ...] | None = None  # or at these quantiles of theirs
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -63,6 +63,7 @@ class Reading:
     settings: SourceSettings = field(default_factory=SourceSettings)
     columns: Mapping[str, str] = field(default_factory=dict)  # what a column holds → its name, or a path into it
     max_bad_rows: int | float = A_FEW
+    quantiles: tuple[float, ...] | None = None  # where margins are cut, if not at their own
 
 
 def load_comparisons(
@@ -92,7 +93,8 @@ def load(
     bad.settle(ref.path, listing)
     if not table.num_rows:
         raise UserError(_nothing(ref, bad))
-    table, strengths = _graded(table, opened.source.rule)
+    graded = _graded(table, opened.source.rule, reading.quantiles)
+    table, strengths = graded.table, graded.strengths
     return Comparisons(
         rows=ComparisonTable.view(table, strengths > 0),
         ties=ComparisonTable.view(table, strengths == 0),
@@ -100,18 +102,28 @@ def load(
         left_out=dict(bad.left_out),
         read=bad.read,
         source=opened.name,
+        thresholds=graded.thresholds,
+        quantiles=graded.quantiles,
     )
 
 
-def _graded(table: pa.Table, rule: StrengthRule) -> tuple[pa.Table, NDArray[np.int32]]:
+class Graded(NamedTuple):
+    table: pa.Table
+    strengths: NDArray[np.int32]  # (n,)
+    thresholds: tuple[float, ...] | None = None
+    quantiles: tuple[float, ...] | None = None
+
+
+def _graded(table: pa.Table, rule: StrengthRule, quantiles: tuple[float, ...] | None) -> Graded:
     """Strengths as they were given, or cut from the margins of all rows."""
     strengths = table["strength"].to_numpy().astype(np.int32)
     margins = table["margin"].to_numpy()  # NaN where there is none
     cut = ~np.isnan(margins)
-    if cut.any():
-        strengths[cut] = rule.cut(margins[cut])
-        table = with_strengths(table, strengths)
-    return table, strengths
+    if not cut.any():
+        return Graded(table, strengths)
+    strengths[cut] = rule.cut(margins[cut], quantiles)
+    used = rule.quantiles(margins[cut]) if quantiles is None else quantiles
+    return Graded(with_strengths(table, strengths), strengths, rule.thresholds, used)
 
 
 def _nothing(ref: DataRef, bad: BadRows) -> str:

@@ -64,19 +64,27 @@ class StrengthRule(Strict):
             raise ValueError(f"labels go up to {max(self.labels.values())}, but there are {self.levels} levels")
         return self
 
-    def cut(self, margins: Sequence[float]) -> list[int]:
-        """The level of every margin; 0 (a tie) if the margin is zero."""
+    def quantiles(self, margins: Sequence[float]) -> tuple[float, ...] | None:
+        """Where these margins are cut, unless thresholds say so or all of them are zero."""
         values = np.asarray(margins, dtype=np.float64)
         positive = values[values > 0]
-        if not positive.size:
+        if self.thresholds is not None or not positive.size:
+            return None
+        return tuple(np.quantile(positive, np.arange(1, self.levels) / self.levels).tolist())
+
+    def cut(self, margins: Sequence[float], quantiles: Sequence[float] | None = None) -> list[int]:
+        """The level of every margin; 0 (a tie) if the margin is zero. `quantiles` are those of other margins, such as
+        the training data's."""
+        values = np.asarray(margins, dtype=np.float64)
+        own = self.quantiles(margins) if quantiles is None else None
+        if not (values > 0).any():
             return [0] * len(values)
         if self.thresholds is not None:
             above = np.searchsorted(np.asarray(self.thresholds), values * ROUNDING, side="right")
         else:
-            quantiles = np.quantile(positive, np.arange(1, self.levels) / self.levels)
-            above = np.searchsorted(quantiles, values, side="left")
+            above = np.searchsorted(np.asarray(own if quantiles is None else quantiles), values, side="left")
         levels = np.where(values > 0, 1 + above, 0)
-        if self.thresholds is None and len(np.unique(levels[values > 0])) < self.levels:
+        if own is not None and len(np.unique(levels[values > 0])) < self.levels:
             warnings.warn(
                 f"the margins take too few distinct values for {self.levels} strength levels of equal size; "
                 f"levels used: {sorted({int(k) for k in levels if k > 0})}",

@@ -49,7 +49,7 @@ KNOWN_SHAPES = {  # lets packaged recipes be planned without a network
 COMPILING = 12.0  # seconds in the first pass over pairs on a GPU; 9 to 19 were seen, and none in a warm process
 KEPT = 2  # checkpoints
 MEAN_PROMPT = 490  # tokens, in HelpSteer3
-HELD_OUT = 0.05  # prompts for evaluation, as a share of those to train on, where nobody has counted them
+HELD_OUT = 0.05  # where the recipe does not say it and nobody has counted them
 READ_TOKENS = 65_536  # in a batch of what is read, such as prompts to embed or answers to judge
 WRITTEN_TOKENS, WRITING_SHARE = 262_144, 1 / 3  # in a batch of answers, and the most of the memory for their keys
 
@@ -98,6 +98,7 @@ class Estimates:
     memory: float
     ranks: int
     compute: ComputeSettings
+    held_out: float = HELD_OUT  # prompts for evaluation, as a share of those to train on
     _known: dict[Any, float] = field(default_factory=dict)  # what took long to work out
 
     @property
@@ -106,8 +107,8 @@ class Estimates:
         return float(self.lengths[:, 0].mean()) if len(self.lengths) else MEAN_PROMPT
 
     def panel(self, size: PanelSize) -> int:
-        """Prompts of a panel; a share is of the held-out prompts, which are assumed to be so many."""
-        return panel_size(size, round(HELD_OUT * self.prompts))
+        """Prompts of a panel; a share is of the held-out prompts."""
+        return panel_size(size, round(self.held_out * self.prompts))
 
     def scoring(self, model: ModelSource, share: float = 1.0) -> Cost:
         """The cost of log-probabilities for a share of the pairs."""

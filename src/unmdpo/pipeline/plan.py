@@ -6,7 +6,7 @@ from typing import Any
 from unmdpo.engine.cost import PEAKS, USABLE, available, matrix_rate, narrow_rate, peak_rate
 from unmdpo.engine.ranks import local_device
 from unmdpo.errors import UserError
-from unmdpo.pipeline.costs import H200_USEFUL, Cost, Estimates, Speed
+from unmdpo.pipeline.costs import H200_USEFUL, HELD_OUT, Cost, Estimates, Speed
 from unmdpo.pipeline.run import Run, ranks_of
 from unmdpo.pipeline.sizes import Sizes, sizes_of
 from unmdpo.pipeline.stage import Stage
@@ -100,7 +100,9 @@ def too_large(planned: Plan, device: str) -> list[StageCost]:
 
 def _planned(run: Run, sizes: Sizes, memory: float, gpus: int | None = None) -> Plan:
     """With as many ranks as the recipe says; or with `gpus` for each model that does not fit on one."""
-    estimates = Estimates(sizes.lengths, sizes.prompts, memory, 1, run.recipe.compute)
+    share = run.recipe.data.validation.fraction
+    held_out = HELD_OUT if share is None else share / (1 - share)
+    estimates = Estimates(sizes.lengths, sizes.prompts, memory, 1, run.recipe.compute, held_out)
     stages = []
     for name, stage in run.stages.items():
         cost = _cost(stage, replace(estimates, ranks=1 if gpus is not None else ranks_of(run, stage)))

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # off for good, and later float32 results round differently. Each stage restores this, as if it were the first.
 ONEDNN = bool(torch.backends.mkldnn.enabled)
 
+VALIDATED = "[validation]"  # ends the names of stages that do on the validation rows what others do in training
 CONVERTED = "converted"  # the input that holds a model converted from a GGUF file
 # By default: as many ranks as `compute.ranks` says. On request: one, unless `compute.ranks_of` names the kind.
 Ranked = Literal["never", "by default", "on request"]

@@ -1,11 +1,12 @@
-"""What judges print, by any of the ways of printing."""
+"""What judges print, by any of the ways of printing; and judges that want to end everything."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 
-from unmdpo.engine.inference.overheard import SHOWN, overheard
+from unmdpo.engine.inference.overheard import SHOWN, kept_running, overheard
 from unmdpo.errors import UnmdpoWarning
 
 
@@ -35,3 +36,22 @@ def test_programs_that_a_judge_starts_print_where_messages_go(capfd):
         subprocess.run([sys.executable, "-c", "print('from a child')"], stdout=sys.stdout, check=True)
     out, err = capfd.readouterr()
     assert (out, err) == ("", "from a child\n")
+
+
+def test_nobody_leaves_for_all():
+    leave = os._exit
+    with pytest.raises(SystemExit, match=r"os\._exit\(0\)"), kept_running():
+        os._exit(0)
+    assert os._exit is leave
+
+
+def test_a_fork_may_leave():
+    script = (
+        "import os\n"
+        "from unmdpo.engine.inference.overheard import kept_running\n"
+        "with kept_running():\n"
+        "    child = os.fork()\n"
+        "    if not child: os._exit(7)\n"
+        "    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "7\n"

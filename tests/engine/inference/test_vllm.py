@@ -4,7 +4,10 @@ With `UNMDPO_TEST_VLLM=1` and the command `vllm` on the PATH, the real one answe
 """
 
 import os
+import socket
+import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -100,6 +103,30 @@ def test_a_server_that_fails_says_why(tmp_path, stand_in):
         UserError, match=r"vLLM ended before it was ready\nvLLM ended with code 1:\n.*no such dtype: int3"
     ):
         execute(run, until="generation[initial,one]")
+
+
+def test_a_server_ends_with_whoever_started_it(tmp_path, stand_in):
+    """Killed, so that nothing can be cleaned up."""
+    script = (
+        "import os, signal\n"
+        "from unmdpo.engine.inference.vllm import Served, serving\n"
+        "from unmdpo.engine.settings import ModelSource\n"
+        "with serving(Served('a', ModelSource(path='base'))) as endpoint:\n"
+        "    print(endpoint.endpoint, flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == -9
+    port = int(done.stdout.rpartition(":")[2].partition("/")[0])
+    deadline = time.monotonic() + 100
+    while answers(port):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def answers(port):
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_without_vllm_it_is_said_what_to_do(monkeypatch, tmp_path):

@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from unmdpo.catalog.judges import FunctionSettings, RewardModelSettings
 from unmdpo.data.identity import Prompt
-from unmdpo.engine.inference.overheard import overheard
+from unmdpo.engine.inference.overheard import kept_running, overheard
 from unmdpo.engine.inference.padding import of_one_length, padding_is_harmless, shortest_and_longest
 from unmdpo.engine.models import check_reachable, explaining
 from unmdpo.engine.pairs.encode import Encoder
@@ -144,7 +144,8 @@ def open_function(settings: FunctionSettings) -> Judge:
     module_name, _, function_name = name.partition(":")
     add_cwd_to_path()
     try:
-        function = getattr(importlib.import_module(module_name), function_name)
+        with kept_running():
+            function = getattr(importlib.import_module(module_name), function_name)
     except (Exception, SystemExit) as error:  # a user's module can do anything on import
         raise UserError(
             f"judge function '{name}': {type(error).__name__}: {error}; name it as package.module:function, "
@@ -177,7 +178,7 @@ def add_cwd_to_path() -> None:
 def checked(judge: Judge, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[float]:
     """The judge's scores: one finite number per response, or an error that says which are not."""
     try:
-        with overheard("the judge"):
+        with overheard("the judge"), kept_running():
             scores = [float(score) for score in judge(prompts, responses)]
     except (UserError, Stopped, KeyboardInterrupt, torch.OutOfMemoryError):
         raise

@@ -1,11 +1,12 @@
-"""What code that is not ours prints: a little of it is told, and it does not mix with what a command prints."""
+"""Code that is not ours: what it prints is told and does not mix with what a command prints, and it cannot end it."""
 
 import contextlib
 import io
+import os
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from unmdpo.errors import UnmdpoWarning, printable
 
@@ -45,3 +46,21 @@ def overheard(who: str) -> Iterator[None]:
         if printed:
             rest = f" and {ear.length - SHOWN:,} bytes more" if ear.length > SHOWN else ""
             warnings.warn(f"{who} printed: {printable(printed)}{rest}", UnmdpoWarning, stacklevel=3)
+
+
+@contextlib.contextmanager
+def kept_running() -> Iterator[None]:
+    """`os._exit` would end the command at once, with whatever code and nothing said; here it only leaves this context.
+    Processes that are forked meanwhile end by it, as they should."""
+    leave, here = os._exit, os.getpid()
+
+    def refused(status: int) -> NoReturn:
+        if os.getpid() != here:
+            leave(status)
+        raise SystemExit(f"os._exit({status})")
+
+    os._exit = refused
+    try:
+        yield
+    finally:
+        os._exit = leave

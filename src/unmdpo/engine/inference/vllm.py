@@ -8,9 +8,9 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -23,9 +23,9 @@ from urllib.request import urlopen
 from unmdpo.catalog.endpoints import Endpoint
 from unmdpo.engine.settings import ModelSource
 from unmdpo.errors import UserError
+from unmdpo.leash import FAREWELL
 
 PATIENCE, POLL = 900.0, 0.5  # seconds until a server must be ready, and between looks
-FAREWELL = 30.0  # seconds that a server may take to end
 TORCHRUN = ("TORCHELASTIC_", "RANK", "LOCAL_", "WORLD_SIZE", "MASTER_", "GROUP_", "ROLE_")
 TOLD = 20  # last lines of a server that failed
 
@@ -71,11 +71,12 @@ def serving(served: Served, more: Sequence[str] = ()) -> Iterator[Endpoint]:
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said,
         subprocess.Popen(
-            [*served.command(port), *more],
+            [sys.executable, "-P", "-m", "unmdpo.leash", *served.command(port), *more],
+            stdin=subprocess.PIPE,  # the server ends when this is closed, so also if this process is killed
             stdout=said,
             stderr=subprocess.STDOUT,
             env=_environment(),
-            start_new_session=True,  # so that its own processes can be ended with it
+            start_new_session=True,  # so that Ctrl-C is for us alone
         ) as server,
     ):
         try:
@@ -101,11 +102,12 @@ def _wait(server: "subprocess.Popen[bytes]", port: int) -> None:
 
 
 def _end(server: "subprocess.Popen[bytes]") -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(server.pid, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            server.wait(FAREWELL)
-        os.killpg(server.pid, signal.SIGKILL)  # what is left of it
+    assert server.stdin is not None
+    server.stdin.close()
+    try:
+        server.wait(2 * FAREWELL)
+    except subprocess.TimeoutExpired:
+        server.kill()
 
 
 def _environment() -> dict[str, str]:

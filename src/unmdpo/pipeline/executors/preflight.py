@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from unmdpo.catalog.endpoints import Endpoint
 from unmdpo.catalog.judges import kind_of
@@ -25,7 +26,7 @@ from unmdpo.pipeline.accounting import account
 from unmdpo.pipeline.check import JUDGE, check_judges, check_model, check_ranks, judges, missing_places
 from unmdpo.pipeline.executors.making import make_here
 from unmdpo.pipeline.plan import Plan, plan, too_large
-from unmdpo.pipeline.run import Run
+from unmdpo.pipeline.run import Run, ranks_of
 from unmdpo.pipeline.sizes import Sizes
 from unmdpo.pipeline.stages.data import COMPARISONS_STAGE, PANEL_STAGE, VALIDATION_STAGE
 from unmdpo.pipeline.stages.evaluation import JUDGEMENT_STAGE
@@ -43,7 +44,8 @@ ANY = Sizes(np.ones((1, 3), dtype=np.int32), 1, [])  # memory and disk do not de
 def look_ahead(run: Run, wanted: Sequence[str], view: View, *, reading: bool = True) -> list[str]:
     """Raises one error with all problems; returns the stages that were made on the way. With `reading`, data is read
     in this process; elsewhere, its stages come first anyway."""
-    problems = outside(run, wanted)
+    crowded, slow = too_many_ranks(run, wanted) if reading else ([], [])
+    problems = [*outside(run, wanted), *crowded]
     if problems:  # nothing is written for a recipe that cannot run
         with tempfile.TemporaryDirectory() as aside:
             elsewhere = replace(run, store=Store(Path(aside)))
@@ -55,7 +57,7 @@ def look_ahead(run: Run, wanted: Sequence[str], view: View, *, reading: bool = T
         view.noted(f"data: {counted.line()}")
     problems, warnings = room(run, wanted)
     refuse(problems)
-    for warning in warnings:
+    for warning in [*slow, *warnings]:
         view.noted(warning)
     return made
 
@@ -83,6 +85,18 @@ def outside(run: Run, wanted: Sequence[str]) -> list[str]:
         owners = [key.rpartition(".")[0] for key in absent]  # evaluation.judge of evaluation.judge.path
         checks += [check for key, check in check_judges(run.recipe) if key not in owners]
     return [*found, *_problems(checks)]
+
+
+def too_many_ranks(run: Run, wanted: Sequence[str]) -> tuple[list[str], list[str]]:
+    """A problem if ranks have no GPU of their own; a warning if there are no GPUs at all, and not enough cores."""
+    ranks = {name: ranks_of(run, run.stages[name]) for name in wanted}
+    most = max(ranks, key=lambda name: ranks[name], default="")
+    gpus, cores = torch.cuda.device_count() if torch.cuda.is_available() else 0, os.cpu_count() or 1
+    if ranks.get(most, 1) <= (gpus or cores):
+        return [], []
+    if gpus:
+        return [f"{most} wants {ranks[most]} ranks, but this machine has {gpus} GPUs"], []
+    return [], [f"{most} wants {ranks[most]} ranks, and there are {cores} CPU cores to share"]
 
 
 def _models_elsewhere(recipe: Recipe) -> dict[str, ModelSource]:

@@ -7,17 +7,17 @@ import numpy as np
 
 from unmdpo.data.domains import modal_domains
 from unmdpo.data.panels import read_prompts, sample_panel
-from unmdpo.data.table import joined
+from unmdpo.data.table import ComparisonTable, joined
 from unmdpo.engine.models import context_length
 from unmdpo.engine.pairs.encode import EncodedPairs, Encoder
 from unmdpo.engine.settings import ModelSource
 from unmdpo.errors import UnmdpoWarning, UserError
 from unmdpo.files import expanded
-from unmdpo.pipeline.artifacts import COMPARISONS, PAIRS, PANEL, VALIDATION, Panel
+from unmdpo.pipeline.artifacts import COMPARISONS, PAIRS, PANEL, VALIDATION, ArtifactFile, Panel
 from unmdpo.pipeline.graph import Files, Graph
 from unmdpo.pipeline.stage import Job, Kind, Notes, PinnedModel, Stage
 from unmdpo.pipeline.stages.convert import converted_model
-from unmdpo.pipeline.stages.loaded import Loaded
+from unmdpo.pipeline.stages.loaded import NO_QUANTILES, Loaded, Quantiles
 from unmdpo.recipe.settings import MixedRows, ValidationRecipe
 from unmdpo.settings import PanelSize, Strict
 
@@ -107,21 +107,38 @@ def read_comparisons(job: Job[ComparisonsSettings]) -> Notes:
 
 def read_validation(job: Job[ValidationSettings]) -> Notes:
     """Reads rows with prompts for evaluation, including ties, since only the prompts are used."""
-    parts, spec = job.settings.parts, job.settings.validation
-    if spec.path is not None:
-        (first, *_) = parts.values()
-        rules = first if len(parts) == 1 else MixedRows(path=spec.path)
-        parts = {"": rules.model_copy(update={"path": spec.path, "split": "train"})}
-    elif spec.fraction is None:
-        parts = {name: part.model_copy(update={"split": spec.split}) for name, part in parts.items()}
-    with Loaded.of(job, parts) as loaded:
-        rows = joined([table for part in loaded.parts.values() for table in (part.rows, part.ties)])
+    return save_validation(job, VALIDATION)
+
+
+def save_validation(
+    job: Job[ValidationSettings],
+    file: ArtifactFile[ComparisonTable],
+    *,
+    ties: bool = True,
+    quantiles: Quantiles = NO_QUANTILES,
+) -> Notes:
+    """Reads the validation rows; their strengths are cut at the `quantiles` of each part, or else at its own."""
+    spec = job.settings.validation
+    with Loaded.of(job, _validation_parts(job.settings), quantiles) as loaded:
+        parts = loaded.parts.values()
+        rows = joined([table for part in parts for table in ((part.rows, part.ties) if ties else (part.rows,))])
         if spec.fraction is not None:
             held_out = loaded.held_out(spec)
             rows = rows.where(np.fromiter((name in held_out for name in rows.prompt_hashes()), bool, len(rows)))
-        job.save(VALIDATION, rows)
+        job.save(file, rows)
         prompts = len(set(rows.prompt_hashes()))
     return {"rows": len(rows), "prompts": prompts, **loaded.notes}
+
+
+def _validation_parts(settings: ValidationSettings) -> dict[str, MixedRows]:
+    parts, spec = settings.parts, settings.validation
+    if spec.path is not None:
+        (first, *_) = parts.values()
+        rules = first if len(parts) == 1 else MixedRows(path=spec.path)
+        return {"": rules.model_copy(update={"path": spec.path, "split": "train"})}
+    if spec.fraction is None:
+        return {name: part.model_copy(update={"split": spec.split}) for name, part in parts.items()}
+    return parts
 
 
 def draw_panel(job: Job[PanelSettings]) -> Notes:

@@ -4,7 +4,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +23,8 @@ from unmdpo.pipeline.stage import Job, Notes
 from unmdpo.recipe.settings import MixedRows, RowsRecipe, ValidationRecipe
 
 SPOOLS = "spool-*.arrow"
+Quantiles = Mapping[str, tuple[float, ...]]  # by part, where margins were cut
+NO_QUANTILES: Quantiles = {}
 
 
 @dataclass(frozen=True)
@@ -44,14 +46,16 @@ class Loaded:
     folder: Path
 
     @classmethod
-    def of(cls, job: Job[Any], parts: Mapping[str, MixedRows]) -> "Loaded":
-        """Reads all parts. Their bad rows are listed in the work folder, also if they are too many to go on."""
+    def of(cls, job: Job[Any], parts: Mapping[str, MixedRows], quantiles: Quantiles = NO_QUANTILES) -> "Loaded":
+        """Reads all parts. Their bad rows are listed in the work folder, also if they are too many to go on. Strengths
+        are cut at each part's `quantiles`, or else at its own."""
         clear(job.folder)
         read, ready = dict[str, Comparisons](), dict[str, Part]()
         for number, (name, spec) in enumerate(parts.items()):
             listing = job.folder / BAD_ROWS.name
             spool = job.folder / SPOOLS.replace("*", str(number))
-            data = load(reference(spec), reading(spec), spool=spool, listing=listing, part=name)
+            rules = replace(reading(spec), quantiles=quantiles.get(name))
+            data = load(reference(spec), rules, spool=spool, listing=listing, part=name)
             assert isinstance(data.rows, ComparisonTable)
             assert isinstance(data.ties, ComparisonTable)
             read[name], ready[name] = data, Part(data.rows, data.ties, spec.weight)
@@ -131,6 +135,8 @@ def _counts(read: Mapping[str, Comparisons]) -> Notes:
         "ties": ties.total(),
         "both_bad": ties[BOTH_BAD],
         "sources": {name: data.source for name, data in read.items()},
+        "thresholds": {name: data.thresholds for name, data in read.items() if data.thresholds is not None},
+        "quantiles": {name: data.quantiles for name, data in read.items() if data.quantiles is not None},
     }
 
 

@@ -3,6 +3,7 @@
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -17,7 +18,7 @@ from unmdpo.pipeline.artifacts import COMPARISONS, EMBEDDED, EMBEDDINGS, PAIRS, 
 from unmdpo.pipeline.costs import Cost, Estimates
 from unmdpo.pipeline.graph import Graph
 from unmdpo.pipeline.proofs import prove_in
-from unmdpo.pipeline.stage import Job, Kind, Notes, PinnedModel, Stage
+from unmdpo.pipeline.stage import VALIDATED, Job, Kind, Notes, PinnedModel, Stage
 from unmdpo.pipeline.stages.convert import converted_model
 from unmdpo.pipeline.stages.data import comparisons, encoded
 from unmdpo.pipeline.stages.learning import check_finite_logps, open_scorer, ready
@@ -113,11 +114,17 @@ def _begun(state: Path) -> list[Embedded]:
 
 
 def _scoring_cost(estimates: Estimates, stage: Stage[ReferenceSettings]) -> Cost:
-    return estimates.scoring(stage.settings.model)
+    return estimates.scoring(stage.settings.model, _share(estimates, stage))
 
 
 def _embedding_cost(estimates: Estimates, stage: Stage[ModelSettings]) -> Cost:
-    return estimates.reading(stage.settings.model, estimates.prompts * estimates.mean_prompt)
+    prompts = _share(estimates, stage) * estimates.prompts
+    return estimates.reading(stage.settings.model, prompts * estimates.mean_prompt)
+
+
+def _share(estimates: Estimates, stage: Stage[Any]) -> float:
+    """Of the training data, as much as the stage reads."""
+    return estimates.held_out if stage.name.endswith(VALIDATED) else 1.0
 
 
 REFERENCE_STAGE = Kind("reference", score_reference, uses_model=True, ranked="by default", cost=_scoring_cost)

@@ -3,26 +3,28 @@
 That data is encoded, scored by the initial model and embedded as the training data is, by the same stages with other
 rows."""
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.loop import Validation
-from unmdpo.errors import UserError
-from unmdpo.pipeline.artifacts import COMPARISONS, ESTIMATOR, PAIRS, REFERENCE, VALIDATION
+from unmdpo.errors import UnmdpoWarning, UserError
+from unmdpo.pipeline.artifacts import COMPARISONS, ESTIMATOR, PAIRS, REFERENCE
 from unmdpo.pipeline.graph import Graph
-from unmdpo.pipeline.stage import Job, Kind, Notes, Stage
-from unmdpo.pipeline.stages.data import COMPARISONS_STAGE, ENCODED_STAGE, VALIDATION_STAGE, validation
+from unmdpo.pipeline.stage import VALIDATED, Job, Kind, Notes, Stage
+from unmdpo.pipeline.stages.data import (
+    COMPARISONS_STAGE,
+    ENCODED_STAGE,
+    ValidationSettings,
+    save_validation,
+    validation,
+)
 from unmdpo.pipeline.stages.scales import EstimatorChoice, units_of
 from unmdpo.pipeline.units import strengths
-from unmdpo.settings import Strict
 
 PREFIX = "validation "  # of the inputs that validation needs, before the names of those of training
 TWINS = ("comparisons", "encoded", "reference", "features")
-
-
-class PreferencesSettings(Strict):
-    pass
 
 
 def validation_inputs(graph: Graph, inputs: Mapping[str, Stage[Any]]) -> dict[str, Stage[Any]]:
@@ -36,23 +38,31 @@ def validation_inputs(graph: Graph, inputs: Mapping[str, Stage[Any]]) -> dict[st
 def _on_validation(graph: Graph, stage: Stage[Any]) -> Stage[Any]:
     """The same stage on the validation comparisons."""
     if stage.kind is COMPARISONS_STAGE:
-        inputs = {VALIDATION_STAGE.name: validation(graph)}
-        return graph.stage(PREFERENCES_STAGE, PreferencesSettings(), inputs)
+        return graph.stage(PREFERENCES_STAGE, validation(graph).settings, {COMPARISONS_STAGE.name: stage})
     inputs = {
         name: _on_validation(graph, needed) if needed.kind in (COMPARISONS_STAGE, ENCODED_STAGE) else needed
         for name, needed in stage.inputs.items()
     }
-    return graph.stage(stage.kind, stage.settings, inputs, f"{stage.name}[validation]")
+    return graph.stage(stage.kind, stage.settings, inputs, f"{stage.name}{VALIDATED}")
 
 
-def keep_preferences(job: Job[PreferencesSettings]) -> Notes:
-    """The validation rows without ties."""
-    rows = job.load(VALIDATION, VALIDATION_STAGE.name)
-    preferred = rows.where(rows.numbers("strength") > 0)
-    if not len(preferred):
+def read_preferences(job: Job[ValidationSettings]) -> Notes:
+    """The validation rows without ties. Panels only take prompts from them; here their strengths count, so margins
+    are cut where the training data's were."""
+    trained = job.inputs[COMPARISONS_STAGE.name].manifest["notes"].get("quantiles", {})
+    quantiles = {part: tuple(values) for part, values in trained.items()}
+    notes = save_validation(job, COMPARISONS, ties=False, quantiles=quantiles)
+    own = {part for part, values in notes["quantiles"].items() if list(values) != list(trained.get(part, ()))}
+    if own:
+        warnings.warn(
+            "the strengths of the validation comparisons are cut at quantiles of their own margins, not of the "
+            "training data's: give both the same strength.thresholds",
+            UnmdpoWarning,
+            stacklevel=2,
+        )
+    if not notes["rows"]:
         raise UserError("all validation comparisons are ties: leave out training.validate_updates, or give others")
-    job.save(COMPARISONS, preferred)
-    return {"comparisons": len(preferred), "ties": len(rows) - len(preferred)}
+    return {**notes, "comparisons": notes["rows"]}
 
 
 def validation_of(job: Job[Any], beside: EstimatorChoice | None) -> Validation | None:
@@ -73,4 +83,4 @@ def validation_of(job: Job[Any], beside: EstimatorChoice | None) -> Validation |
     return Validation(TrainingData(pairs, strengths(rows), known, q))
 
 
-PREFERENCES_STAGE = Kind("preferences", keep_preferences)
+PREFERENCES_STAGE = Kind("preferences", read_preferences, version=2)
