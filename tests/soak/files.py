@@ -3,19 +3,23 @@
     python -m tests.soak.files [CHANGES] [DAMAGES]
 
 kills a small run just before CHANGES of its changes of the store, evenly spread, and compares what the next run makes
-of it; then harms every file of a finished store in five ways, and DAMAGES files of unfinished work.
+of it; then harms every file of a finished store in five ways, and DAMAGES files of unfinished work; exchanges results
+and copies one over another; and harms every file of the model.
 """
 
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from signal import SIGKILL
+from typing import Any
 
 from tests.worlds.faults import CHANGE, Command, contents, goes_on, same_as, small_recipe
-from unmdpo.pipeline.run import open_run
+from unmdpo.pipeline.run import Run, open_run
+from unmdpo.pipeline.stage import Stage
 from unmdpo.pipeline.store import Store
 from unmdpo.pipeline.verify import verify
 from unmdpo.recipe import load_recipe
@@ -54,6 +58,8 @@ def main(changes: int, damages: int) -> None:
         print(f"killed before {len(places)} of {count} changes, {len(places)} results equal", flush=True)
         results(path, folder / "undisturbed")
         work(path, folder, expected, count, damages)
+        exchanges(path, folder, expected)
+        models(path, folder)
         print(f"all as promised, in {time.monotonic() - began:.0f} s")
 
 
@@ -111,6 +117,73 @@ def work(path: Path, folder: Path, expected: dict[str, str], count: int, damages
             shutil.rmtree(copy)
             tried += 1
     print(f"work: {tried} damages, {tried} results equal", flush=True)
+
+
+def exchange(one: Path, other: Path) -> None:
+    aside = one.with_name("aside")
+    one.rename(aside)
+    other.rename(one)
+    aside.rename(other)
+
+
+def copy_over(one: Path, other: Path) -> None:
+    shutil.rmtree(other)
+    shutil.copytree(one, other)
+
+
+def exchanges(path: Path, folder: Path, expected: dict[str, str]) -> None:
+    """Results of one kind in each other's place, while what was made of them is made again."""
+    tried, run = 0, open_run(load_recipe(str(path)), Store(folder / "undisturbed"))
+    for one, other in neighbours(run):
+        for misplace in (exchange, copy_over):
+            store = folder / "misplaced"
+            shutil.copytree(folder / "undisturbed", store)
+            for name, stage in run.stages.items():
+                if {one, other} & set(stage.inputs.values()):
+                    shutil.rmtree(store / "artifacts" / run.stages[name].place)
+            misplace(*(store / "artifacts" / stage.place for stage in (one, other)))
+            made_again(path, store)
+            same_as(expected, store)
+            shutil.rmtree(store)
+            tried += 1
+    print(f"misplaced: {tried} results in another's place, {tried} made again", flush=True)
+
+
+def neighbours(run: Run) -> Iterator[tuple[Stage[Any], Stage[Any]]]:
+    """Stages of one kind, two by two."""
+    by_kind: dict[str, list[Stage[Any]]] = {}
+    for stage in run.stages.values():
+        by_kind.setdefault(stage.kind.name, []).append(stage)
+    for stages in by_kind.values():
+        yield from pairwise(stages)
+
+
+def made_again(path: Path, store: Path) -> None:
+    """What is misplaced stops a run when it is read; then the same command makes it again."""
+    for _ in range(6):
+        again = Command(path, store, ONE)
+        code = again.wait()
+        if code == 0:
+            return
+        assert code == 2, again.said
+        assert "was moved or copied here" in again.said, again.said
+    raise AssertionError(again.said)
+
+
+def models(path: Path, folder: Path) -> None:
+    """A harmed model is refused in one message, or is simply another model."""
+    refused, tried = 0, 0
+    for file in sorted((folder / "model").iterdir()):
+        whole = file.read_bytes()
+        for harmed in HARMS.values():
+            harmed(file)
+            attempt = Command(path, folder / f"model-{tried}", (*ONE, "--until", "reference"))
+            code = attempt.wait()
+            assert code in (0, 2), attempt.said
+            assert "Traceback" not in attempt.said, attempt.said
+            refused, tried = refused + code // 2, tried + 1
+            file.write_bytes(whole)
+    print(f"models: {tried} damages, {refused} refused, the others make another model", flush=True)
 
 
 if __name__ == "__main__":
