@@ -42,7 +42,11 @@ def undisturbed(path):
     return contents(command.store), command.seconds
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGKILL, signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.soak)],
+    ids=lambda n: n.name,
+)
 def test_a_run_that_is_disturbed_ends_with_the_same_bytes(path, undisturbed, tmp_path, number):
     moment = random.Random(int(number)).uniform(0.3, 0.8) * undisturbed[1]
     disturbed(path, tmp_path / "store", number, moment, ONE)
@@ -53,7 +57,7 @@ def test_a_run_that_is_disturbed_ends_with_the_same_bytes(path, undisturbed, tmp
     ("event", "stage", "number"),
     [
         ("started", "oof", signal.SIGKILL),
-        ("finished", "pilot[1]", signal.SIGINT),
+        pytest.param("finished", "pilot[1]", signal.SIGINT, marks=pytest.mark.soak),
         ("finished", "policy[dpo]", signal.SIGTERM),
     ],
 )
@@ -268,7 +272,7 @@ def delete(file):
     [
         pytest.param("reference", "reference.safetensors", cut, marks=pytest.mark.soak),
         ("policy[dpo]", "model/model.safetensors", flip),
-        ("policy[dpo]", "model/model.safetensors", delete),
+        pytest.param("policy[dpo]", "model/model.safetensors", delete, marks=pytest.mark.soak),
         ("oof", "manifest.json", flip),
         pytest.param("oof", "manifest.json", delete, marks=pytest.mark.soak),
     ],

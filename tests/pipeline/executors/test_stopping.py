@@ -40,7 +40,7 @@ def test_signals_are_noted_and_handlers_come_back():
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    ("number", "jobs"), [pytest.param(signal.SIGINT, "1", marks=pytest.mark.soak), (signal.SIGTERM, "2")]
+    ("number", "jobs"), [(signal.SIGINT, "1"), pytest.param(signal.SIGTERM, "2", marks=pytest.mark.soak)]
 )
 def test_a_stopped_run_keeps_its_update_and_goes_on(tmp_path, number, jobs):
     described = recipe(world(tmp_path), training=TRAINING)
