@@ -1,6 +1,6 @@
 """Preference optimization with strength margins and a learned prompt scale."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,19 +19,24 @@ def run(
     until: str | None = None,
     jobs: int = 1,
     force: Sequence[str] = (),
-    progress: bool = False,
+    progress: "bool | Callable[[dict[str, Any]], object]" = False,
 ) -> "Run":
     """Runs a recipe (a packaged name, a YAML file, or a dictionary) and returns the finished run.
 
     `jobs` stages run at once, each in its own process if there are several; `force` names stages to run again;
-    `progress` prints a line for every stage.
+    with `progress`, bars are drawn on a terminal and in a notebook, and lines are printed elsewhere; or it is a
+    function to be called with every event, as `unmdpo run --json` prints them.
     """
-    from unmdpo.pipeline.executors import execute  # noqa: PLC0415 - `import unmdpo` stays light
+    from unmdpo.cli.progress import Output, shown_progress  # noqa: PLC0415 - `import unmdpo` stays light
+    from unmdpo.pipeline.executors import execute  # noqa: PLC0415
     from unmdpo.pipeline.run import open_run  # noqa: PLC0415
     from unmdpo.pipeline.store import Store  # noqa: PLC0415
-    from unmdpo.pipeline.view import Lines  # noqa: PLC0415
+    from unmdpo.pipeline.view import Events  # noqa: PLC0415
     from unmdpo.recipe import load_recipe, parse_recipe  # noqa: PLC0415
 
     described = parse_recipe(recipe, overrides) if isinstance(recipe, dict) else load_recipe(str(recipe), overrides)
-    view = Lines() if progress else None
-    return execute(open_run(described, Store(Path(store))), until=until, jobs=jobs, force=force, view=view)
+    opened = open_run(described, Store(Path(store)))
+    if callable(progress):
+        return execute(opened, until=until, jobs=jobs, force=force, view=Events(progress))
+    with shown_progress(len(opened.wanted(until)), Output.usual if progress else Output.quiet) as view:
+        return execute(opened, until=until, jobs=jobs, force=force, view=view)

@@ -88,6 +88,8 @@ def test_support_audit_prints_and_writes(write, tmp_path):
     result = run("audit", "support", path, "--json", str(out))
     assert result.exit_code == 0, result.output
     assert "margin-contrast condition holds" in result.output
+    assert result.output.startswith("read as 'helpsteer3'; strengths as they are given\n")
+    assert result.output.splitlines()[-2].startswith("No prompt's comparisons could identify a scale of its own.")
     found = json.loads(out.read_text())
     assert (found["rows"], found["ties"], found["prompts_one_pair"]) == (1, 1, 1)
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
@@ -99,9 +101,35 @@ def test_strength_audit_prints_and_writes(write, tmp_path):
     result = run("audit", "strength", path, "--json", str(out))
     assert result.exit_code == 0, result.output
     assert "prespecified criterion: fail" in result.output  # every vote agrees, so there is no contrast
+    assert "It cannot be seen here whether stronger preferences predict agreement" in " ".join(result.output.split())
     found = json.loads(out.read_text())
     assert found["prompts"] == {"train": 24, "development": 3, "test": 3}
     assert found["passed"] is False
+
+
+def test_strength_audit_without_votes_says_what_can_be_asked(write):
+    one_vote = write([helpsteer3_row(f"Question {i}?", votes=(-2,)) for i in range(3)])
+    pairs = write([{"prompt": "a", "chosen": "b", "rejected": "c", "margin": 1.0}], "pairs.jsonl")
+    for path, said in ((one_vote, "no comparison has the votes of 3"), (pairs, "read as 'preference', which has no")):
+        result = run("audit", "strength", path)
+        assert result.exit_code == 2
+        assert said in result.output
+        assert "`unmdpo audit support`" in result.output
+        assert len(result.output.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "strengths cut at these quantiles of the margins: 1.66667, 2.33333"),
+        (["--thresholds", "1.5,4"], "strengths cut at these margins: 1.5, 4"),
+    ],
+)
+def test_support_audit_says_where_margins_were_cut(write, options, said):
+    path = write([{"prompt": f"{m}", "chosen": "b", "rejected": "c", "margin": m} for m in (1.0, 2.0, 3.0)])
+    result = run("audit", "support", path, *options)
+    assert result.exit_code == 0, result.output
+    assert f"read as 'preference'; {said}" in result.output
 
 
 def test_result_folder_is_checked_before_the_work(write, tmp_path):

@@ -1,10 +1,14 @@
 """The board that a terminal shows: all stages at work, what is done, what failed."""
 
 import io
+import re
 
+import pytest
 from rich.console import Console
 
 from unmdpo.cli.progress import Board
+from unmdpo.pipeline.remaining import fraction
+from unmdpo.pipeline.view import Events, Lines
 
 
 def drawn(board):
@@ -29,3 +33,50 @@ def test_the_board_follows_the_stages():
     assert "pilot[0]" not in text
     assert "2 of 5 stages done" in text
     assert "failed: pilot[1]" in text
+
+
+def test_bars_and_the_time_that_is_left(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    board = Board(3)
+    board.expected({"pilot[0]": 60.0, "policy[dpo]": 30.0, "summary": 10.0})
+    board.started("pilot[0]")
+    assert board.remaining.told() is None  # no pace yet
+    now[0] += 30
+    board.progress("pilot[0]", "75/150 · loss 0.6")
+    assert board.remaining.told() == "about 70 seconds left"
+    assert "about 70 seconds left" in drawn(board)
+    board.progress("pilot[0]", "10/2,000 pairs scored")  # counts anew, and does not go back
+    assert board.remaining.share == 0.3
+    board.finished("pilot[0]", 30.0)
+    board.finished("policy[dpo]", 10.0)
+    board.finished("summary", 1.0)
+    assert board.remaining.told() is None
+
+
+def test_lines_tell_what_is_left():
+    stream = io.StringIO()
+    lines = Lines(stream)
+    lines.expected({"a": 1.0, "b": 3.0})
+    lines.started("a")
+    lines.finished("a", 1.0)
+    assert re.search(r"a: finished in 1\.0 s; about \d+ seconds? left", stream.getvalue())
+
+
+def test_a_function_is_called_with_every_event():
+    told = []
+    view = Events(told.append)
+    view.started("policy[dpo]")
+    view.progress("policy[dpo]", "3/12 · loss 0.6")
+    view.finished("policy[dpo]", 2.0)
+    assert [(one["event"], one["stage"]) for one in told] == [
+        (event, "policy[dpo]") for event in ("started", "progress", "finished")
+    ]
+    assert told[1]["share"] == 0.25
+
+
+@pytest.mark.parametrize(
+    ("text", "share"), [("3/12 · x", 0.25), ("1,000/2,000 judged", 0.5), ("proving", None), ("5/0", None)]
+)
+def test_what_a_progress_text_counts(text, share):
+    assert fraction(text) == share

@@ -68,6 +68,7 @@ def test_runs_side_by_side_give_the_same_numbers(tmp_path):
     assert [text.split(":")[0] for text in told[:4]] == ["1 of 4", "2 of 4", "3 of 4", "4 of 4"]
 
 
+@pytest.mark.soak  # workers that are killed are told in tests/pipeline/executors/test_local.py
 def test_a_run_whose_process_is_killed_is_told(tmp_path):
     chosen = replace(
         EXPERIMENTS["ceiling"], points=EXPERIMENTS["ceiling"].points[1:3],

@@ -56,7 +56,7 @@ def test_a_run_that_is_disturbed_ends_with_the_same_bytes(path, undisturbed, tmp
 @pytest.mark.parametrize(
     ("event", "stage", "number"),
     [
-        ("started", "oof", signal.SIGKILL),
+        pytest.param("started", "oof", signal.SIGKILL, marks=pytest.mark.soak),
         pytest.param("finished", "pilot[1]", signal.SIGINT, marks=pytest.mark.soak),
         ("finished", "policy[dpo]", signal.SIGTERM),
     ],
@@ -273,7 +273,7 @@ def delete(file):
         pytest.param("reference", "reference.safetensors", cut, marks=pytest.mark.soak),
         ("policy[dpo]", "model/model.safetensors", flip),
         pytest.param("policy[dpo]", "model/model.safetensors", delete, marks=pytest.mark.soak),
-        ("oof", "manifest.json", flip),
+        pytest.param("oof", "manifest.json", flip, marks=pytest.mark.soak),
         pytest.param("oof", "manifest.json", delete, marks=pytest.mark.soak),
     ],
 )

@@ -10,7 +10,8 @@ from unmdpo.engine.models import load_model
 from unmdpo.engine.pairs.score import score
 from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.engine.settings import ModelSource
-from unmdpo.errors import UserError
+from unmdpo.engine.training.loop import Patience
+from unmdpo.errors import UnmdpoWarning, UserError
 from unmdpo.pipeline.artifacts import COMPARISONS, METRICS, PAIRS, REFERENCE
 from unmdpo.pipeline.executors import execute
 from unmdpo.pipeline.run import open_run
@@ -119,3 +120,31 @@ def test_strengths_are_cut_where_those_of_the_training_data_were(folder, tmp_pat
     notes = run.artifact("preferences").manifest["notes"]
     assert (notes["comparisons"], notes["ties"]) == (4, 1)
     assert notes["quantiles"] == run.artifact("comparisons").manifest["notes"]["quantiles"]
+
+
+@pytest.mark.parametrize(
+    ("losses", "lost"),
+    [([3.0, 2.0, 1.0], False), ([1.0, 2.0], False), ([1.0, 2.0, 1.0], True), ([3.0, 1.0, 2.0, 0.9], False)],
+)
+def test_patience_ends_after_two_losses_that_are_not_smaller(losses, lost):
+    assert Patience(2, losses).lost is lost
+    assert not Patience(None, losses).lost
+
+
+def test_training_ends_when_validation_does_not_get_better(folder, tmp_path):
+    """And again, from its checkpoint, at the same update."""
+    made = described(
+        folder, {"dpo": {"objective": "dpo"}}, updates=12, learning_rate=0.3, validate_updates=1, patience=2
+    )
+    run = open_run(made, Store(tmp_path))
+    with pytest.warns(UnmdpoWarning, match=r"policy\[dpo\]: training ended after \d+ of 12 updates"):
+        execute(run)
+    losses = [row["eval_loss"] for row in metrics(run, "dpo")]
+    assert 2 < len(losses) < 12
+    assert min(losses[-2:]) >= min(losses[:-2])
+    assert run.artifact("policy[dpo]").manifest["notes"]["updates"] == len(losses)
+
+
+def test_patience_needs_something_to_watch(folder):
+    with pytest.raises(ValueError, match="patience needs validate_updates"):
+        described(folder, patience=2)

@@ -26,7 +26,8 @@ def test_only_some_policies_may_be_selected(done, folder):
 
 
 def test_one_changed_byte_anywhere_is_found(done, folder):
-    for name in done.stages:
+    """In a result of every kind; `make soak` harms every file."""
+    for name in {stage.kind.name: name for name, stage in done.stages.items()}.values():
         artifact = done.artifact(name)
         for file in file_names(artifact.path):
             path = artifact.path / file

@@ -12,13 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from unmdpo.audit.votes import PARTITION_SEED, Partitions, Record, read_partitions
+from unmdpo.audit.votes import INSTEAD, PARTITION_SEED, Partitions, Record, read_partitions
 from unmdpo.data.bad import A_FEW
 from unmdpo.data.load import AUTO, DataRef
+from unmdpo.errors import UserError
 
 Floats = NDArray[np.float64]
 
 BOOTSTRAPS, PERMUTATIONS = 5_000, 10_000
+ANNOTATORS = 3  # of a comparison, so that two can be asked about the third
 SEEDS = {"train": (260822, 260823), "development": (260832, 260833)}  # bootstrap, permutation
 MIN_EXTREME_VOTES, MAX_P = 50, 0.05
 TOLERANCE = 1e-12  # for correlations: equal ones differ by rounding in a sum over all records
@@ -70,6 +72,26 @@ class StrengthAudit:
     development: PartitionResult
     criterion: dict[str, bool]
     skipped: tuple[str, ...] = ()  # what was wrong with each unreadable row
+    source: str = ""  # that read the data
+
+    @property
+    def verdict(self) -> str:
+        """What it means for somebody who wants to train on strengths."""
+        if self.passed:
+            return (
+                "Stronger preferences predict that another annotator agrees: strengths say something here, so "
+                "objectives that use them have something to learn from."
+            )
+        if self.train.correlation is None:
+            return (
+                "It cannot be seen here whether stronger preferences predict agreement: the strength of the others' "
+                "votes, or whether the last one agrees, never varies."
+            )
+        failed = [condition for condition, met in self.criterion.items() if not met]
+        return (
+            "It is not shown that stronger preferences predict agreement here, so strengths may be noise. "
+            f"Not met: {'; '.join(failed)}."
+        )
 
     @property
     def passed(self) -> bool:
@@ -80,7 +102,7 @@ class StrengthAudit:
             part: result._asdict() | {"bins": [row._asdict() for row in result.bins]}
             for part, result in (("train", self.train), ("development", self.development))
         }
-        return {"audit": "strength", **vars(self), "passed": self.passed, **parts}
+        return {"audit": "strength", **vars(self), "passed": self.passed, "verdict": self.verdict, **parts}
 
 
 def audit_strength(
@@ -88,6 +110,9 @@ def audit_strength(
 ) -> StrengthAudit:
     """The whole audit of one dataset; its locked test labels are never parsed."""
     partitions = read_partitions(ref, source=source, seed=seed, max_bad_rows=max_bad_rows)
+    several = sum(len(record.votes) >= ANNOTATORS for records in partitions.records.values() for record in records)
+    if not several:
+        raise UserError(f"{ref.path}: no comparison has the votes of {ANNOTATORS} annotators or more; {INSTEAD}")
     return analyse(partitions)
 
 
@@ -102,6 +127,7 @@ def analyse(partitions: Partitions) -> StrengthAudit:
         development=development,
         criterion=criterion(train, development),
         skipped=partitions.skipped,
+        source=partitions.source,
     )
 
 
@@ -146,7 +172,7 @@ def hold_out(records: Sequence[Record]) -> HeldOut:
     domains = {name: i for i, name in enumerate(sorted({record.domain for record in records}))}
     for record in records:
         votes = [vote for vote in record.votes if vote != 0]
-        eligible = len(votes) >= 3 and held_out_votes(votes)
+        eligible = len(votes) >= ANNOTATORS and held_out_votes(votes)
         if not eligible:
             continue
         for size, agreement in eligible:

@@ -44,9 +44,26 @@ class SupportAudit:
     kappa_median: float | None
     tau: float
     strength_map: str
+    source: str = ""  # that read the data
+    graded: str = ""  # how strengths came about
+
+    @property
+    def verdict(self) -> str:
+        """What the counts mean for somebody who wants to learn a scale."""
+        if not self.prompts_identified:
+            return (
+                "No prompt's comparisons could identify a scale of its own. That is usual: a scale is then learned "
+                "across prompts, from what similar prompts have in common (docs/scales.md)."
+            )
+        share = self.prompts_identified / self.prompts
+        rest = "" if share == 1 else "; for the others, a scale can only be learned from similar prompts"
+        return (
+            f"The comparisons of {self.prompts_identified:,} of {self.prompts:,} prompts ({share:.1%}) could identify "
+            f"a scale of their own{rest}."
+        )
 
     def to_dict(self) -> dict[str, Any]:
-        return {"audit": "support", **vars(self)}
+        return {"audit": "support", **vars(self), "verdict": self.verdict}
 
 
 @dataclass(frozen=True)
@@ -92,6 +109,8 @@ def audit_support(data: Comparisons, *, strength_map: StrengthMap | None = None,
         kappa_median=float(np.median(kappas)) if kappas else None,
         tau=tau,
         strength_map="m(k) = k" if m.levels is None else f"m = {list(m.levels)}",
+        source=data.source,
+        graded=data.graded,
     )
 
 

@@ -20,6 +20,10 @@ from unmdpo.data.sources.base import AnnotatedSource
 from unmdpo.errors import UserError
 
 PARTITION_SEED = 260820
+INSTEAD = (
+    "without repeated votes it cannot be asked whether annotators agree. Ask instead what the strengths are like with "
+    "`unmdpo look`, or whether they can identify a scale with `unmdpo audit support`"
+)
 
 
 class Record(NamedTuple):
@@ -37,6 +41,7 @@ class Partitions(NamedTuple):
     records: dict[str, list[Record]]
     duplicates: int
     skipped: tuple[str, ...]
+    source: str = ""
 
 
 def partition_prompts(domains: Mapping[str, str], seed: int = PARTITION_SEED) -> dict[str, str]:
@@ -56,7 +61,7 @@ def partition_prompts(domains: Mapping[str, str], seed: int = PARTITION_SEED) ->
 def read_partitions(ref: DataRef, *, source: str, seed: int, max_bad_rows: int | float) -> Partitions:
     """The audit's records by partition; no label of the test partition is ever read."""
     bad = BadRows(max_bad_rows)
-    reader, rows = _annotated(ref, Reading(source), bad)
+    name, reader, rows = _annotated(ref, Reading(source), bad)
     sealed = list(bad.parse(rows, lambda row: _seal(reader, row)))
     parts = partition_prompts(count_domains(record.domain_vote for record in sealed), seed)
     unlocked = (record for record in sealed if parts[record.prompt_hash] != "test")
@@ -75,6 +80,7 @@ def read_partitions(ref: DataRef, *, source: str, seed: int, max_bad_rows: int |
         records=records,
         duplicates=duplicates,
         skipped=tuple(str(error) for error in bad.errors),
+        source=name,
     )
 
 
@@ -111,12 +117,12 @@ def _seal(reader: AnnotatedSource, row: Row) -> Sealed:
     )
 
 
-def _annotated(ref: DataRef, reading: Reading, bad: BadRows) -> tuple[AnnotatedSource, Iterator[Row]]:
-    _, reader, rows = open_source(ref, reading, bad)
+def _annotated(ref: DataRef, reading: Reading, bad: BadRows) -> tuple[str, AnnotatedSource, Iterator[Row]]:
+    name, reader, rows = open_source(ref, reading, bad)
     if not isinstance(reader, AnnotatedSource):
         known = ", ".join(name for name, kind in SOURCES.items() if issubclass(kind, AnnotatedSource))
         raise UserError(
-            f"{ref.path}: the strength audit needs the votes of individual annotators, separate from other "
-            f"labels; these sources have them: {known}"
+            f"{ref.path}: read as '{name}', which has no votes of individual annotators (these sources have them: "
+            f"{known}); {INSTEAD}"
         )
-    return reader, rows
+    return name, reader, rows

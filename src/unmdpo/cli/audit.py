@@ -151,9 +151,11 @@ def _print_support(audit: "SupportAudit") -> None:
     }
     for name, count in shares.items():
         table.add_row(name, f"{count:,}", f"{count / audit.prompts:.2%}" if audit.prompts else "")
+    typer.echo(f"read as '{audit.source}'; {audit.graded}")
     Console().print(table)
     if audit.kappa_min is not None:
         typer.echo(f"contrast κ where it holds: smallest {audit.kappa_min:.3g}, median {audit.kappa_median:.3g}")
+    typer.echo(audit.verdict)
 
 
 def _print_strength(audit: "StrengthAudit") -> None:
@@ -162,7 +164,7 @@ def _print_strength(audit: "StrengthAudit") -> None:
     console = Console()
     sizes = ", ".join(f"{part} {count:,}" for part, count in audit.prompts.items())
     console.print(
-        f"prompts: {sizes} (test locked); duplicates dropped: {audit.duplicates:,}; "
+        f"read as '{audit.source}'; prompts: {sizes} (test locked); duplicates dropped: {audit.duplicates:,}; "
         f"rows skipped: {len(audit.skipped):,}"
     )
     for name, part in (("development", audit.development), ("training", audit.train)):
@@ -179,6 +181,7 @@ def _print_strength(audit: "StrengthAudit") -> None:
     for condition, met in audit.criterion.items():
         console.print(f"{'pass' if met else 'fail'}  {condition}", style="green" if met else "red")
     console.print(f"prespecified criterion: {'pass' if audit.passed else 'fail'}", style="bold")
+    console.print(audit.verdict)
 
 
 def _bins_table(name: str, part: "PartitionResult") -> "Table":

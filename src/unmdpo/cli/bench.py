@@ -30,7 +30,7 @@ def bench(
 
     ObjectiveChoice(name=objective).objective  # noqa: B018 - refuses unknown names
     settings = BenchSettings(model, batch, updates, budget, max_length, lora, offload, checkpointing, objective)
-    for line in run(settings):
+    for line in run(settings, lambda text: typer.echo(text, err=True)):
         typer.echo(json.dumps(line) if as_json else _sentence(line))
 
 

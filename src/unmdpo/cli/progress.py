@@ -1,21 +1,27 @@
 """Progress of a run: one board of all stages on a terminal, plain lines elsewhere."""
 
 import contextlib
+import importlib.util
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from unmdpo.errors import printable
-from unmdpo.pipeline.view import Lines, View
+from unmdpo.pipeline.remaining import Remaining, fraction
+from unmdpo.pipeline.view import Events, Lines, View
+
+BAR = 16  # characters
 
 
 class Output(Enum):
@@ -26,52 +32,32 @@ class Output(Enum):
     json = "json"
 
 
-class JsonLines(View):
-    """Every event as a line of JSON on standard output, for other programs."""
-
-    def _tell(self, event: str, **facts: object) -> None:
-        print(json.dumps({"event": event, "time": round(time.time(), 3), **facts}, ensure_ascii=False), flush=True)
-
-    def noted(self, text: str) -> None:
-        self._tell("note", text=text)
-
-    def cached(self, stage: str) -> None:
-        self._tell("cached", stage=stage)
-
-    def started(self, stage: str) -> None:
-        self._tell("started", stage=stage)
-
-    def progress(self, stage: str, text: str) -> None:
-        self._tell("progress", stage=stage, text=text)
-
-    def retried(self, stage: str, why: str) -> None:
-        self._tell("retried", stage=stage, text=why)
-
-    def finished(self, stage: str, seconds: float) -> None:
-        self._tell("finished", stage=stage, seconds=round(seconds, 3))
-
-    def failed(self, stage: str, problem: str) -> None:
-        self._tell("failed", stage=stage, text=problem)
+def print_json(event: dict[str, Any]) -> None:
+    """A line on standard output, for other programs."""
+    print(json.dumps(event, ensure_ascii=False), flush=True)
 
 
 @contextlib.contextmanager
 def shown_progress(stages: int, output: Output = Output.usual) -> Iterator[View]:
-    """A board if standard error is a terminal, plain lines otherwise; or nothing, or lines of JSON."""
+    """A board on a terminal or in a notebook, plain lines otherwise; or nothing, or lines of JSON."""
     if output is not Output.usual:
-        yield View() if output is Output.quiet else JsonLines()
+        yield View() if output is Output.quiet else Events(print_json)
         return
-    if not sys.stderr.isatty():
+    console = Console(stderr=True)
+    if not (sys.stderr.isatty() or (console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None)):
         yield Lines()
         return
     board = Board(stages)
-    with Live(get_renderable=board.drawn, console=Console(stderr=True), refresh_per_second=4) as live:
+    with Live(get_renderable=board.drawn, console=console, refresh_per_second=4) as live:
         yield board
         live.refresh()
 
 
 @dataclass
 class Board(View):
-    """Running stages with their progress, and how many stages are done."""
+    """Running stages with their progress, and how much of the run is done."""
+
+    wants_estimates = True
 
     stages: int
     began: float = field(default_factory=time.monotonic)
@@ -80,6 +66,10 @@ class Board(View):
     working: dict[str, tuple[float, str]] = field(default_factory=dict)  # start time, progress
     failures: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    remaining: Remaining = field(default_factory=Remaining)
+
+    def expected(self, seconds: Mapping[str, float]) -> None:
+        self.remaining.expect(seconds)
 
     def noted(self, text: str) -> None:
         self.notes.append(text)
@@ -93,6 +83,7 @@ class Board(View):
     def progress(self, stage: str, text: str) -> None:
         since, _ = self.working.get(stage, (time.monotonic(), ""))
         self.working[stage] = (since, text)
+        self.remaining.note(stage, fraction(text) or 0.0)
 
     def retried(self, stage: str, why: str) -> None:
         self.progress(stage, why)
@@ -100,6 +91,7 @@ class Board(View):
     def finished(self, stage: str, seconds: float) -> None:
         self.working.pop(stage, None)
         self.made += 1
+        self.remaining.note(stage, 1.0)
 
     def failed(self, stage: str, problem: str) -> None:
         self.working.pop(stage, None)
@@ -108,12 +100,23 @@ class Board(View):
     def drawn(self) -> RenderableType:
         table = Table.grid(padding=(0, 2))
         for stage, (since, text) in list(self.working.items()):  # a copy: this is drawn in another thread
-            table.add_row(f"[bold]{escape(stage)}", _seconds(since), escape(text))
+            table.add_row(f"[bold]{escape(stage)}", _bar(fraction(text)), _seconds(since), escape(text))
         done = f"{self.there + self.made} of {self.stages} stages done"
         parts = [done, *([f"{self.there} reused"] if self.there else []), _seconds(self.began)]
+        left = self.remaining.told()
+        if left is not None:
+            parts.append(left)
         if self.failures:
             parts.append(f"failed: {', '.join(self.failures)}")
-        return Group(*(Text(printable(note)) for note in self.notes), table, Text(", ".join(parts), style="dim"))
+        whole = Table.grid(padding=(0, 2))
+        bars = [_bar(self.remaining.share)] if self.remaining.expected else []
+        whole.add_row(*bars, Text(", ".join(parts), style="dim"))
+        return Group(*(Text(printable(note)) for note in self.notes), table, whole)
+
+
+def _bar(share: float | None) -> ProgressBar:
+    """How much is done; one that moves, if that is not known."""
+    return ProgressBar(1.0, share or 0.0, width=BAR, pulse=share is None)
 
 
 def _seconds(since: float) -> str:

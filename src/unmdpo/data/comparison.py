@@ -69,6 +69,15 @@ class Comparisons:
     thresholds: tuple[float, ...] | None = None  # where margins were cut, as the data or the user says
     quantiles: tuple[float, ...] | None = None  # or at these quantiles of theirs
 
+    @property
+    def graded(self) -> str:
+        """How the strengths came about, in words."""
+        cuts = self.thresholds or self.quantiles
+        if cuts is None:
+            return "strengths as they are given"
+        which = "margins" if self.thresholds else "quantiles of the margins"
+        return f"strengths cut at these {which}: {', '.join(f'{cut:g}' for cut in cuts) or 'none'}"
+
     def __len__(self) -> int:
         return len(self.rows)
 

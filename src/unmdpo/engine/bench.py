@@ -30,6 +30,7 @@ from unmdpo.engine.settings import (
     TrainingSettings,
 )
 from unmdpo.engine.shapes import SHAPES, pair_lengths
+from unmdpo.engine.tally import Report
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.trainer import Trainer
 
@@ -50,8 +51,9 @@ class BenchSettings:
     compile: bool = True  # compile layers, on a GPU
 
 
-def bench(settings: BenchSettings) -> Iterator[dict[str, Any]]:
-    """Yields one line for the proof, one for scoring and one for training."""
+def bench(settings: BenchSettings, told: Report = lambda text: None) -> Iterator[dict[str, Any]]:
+    """Yields one line for the proof, one for scoring and one for training; what it is at is `told`."""
+    told(f"making the model {settings.model}")
     scorer = PairScorer(_model(settings))
     compute = ComputeSettings(
         token_budget=settings.token_budget,
@@ -59,6 +61,7 @@ def bench(settings: BenchSettings) -> Iterator[dict[str, Any]]:
         activation_checkpointing=settings.checkpointing,
     )
     spare_memory(scorer, compute)
+    told("proving that packed pairs give what single ones give")
     pairs = random_pairs(settings, scorer.model.config.get_text_config().vocab_size)
     started = time.perf_counter()
     proof = asdict(prove(scorer, pairs))
@@ -66,10 +69,12 @@ def bench(settings: BenchSettings) -> Iterator[dict[str, Any]]:
     if scorer.device.type == "cuda" and settings.compile:
         compile_layers(scorer)
     measure = partial(_line, settings, scorer, pairs)
+    told("compiling, and scoring twice")
     warm_up = timed(lambda: _compile_every_shape(scorer, pairs, settings), scorer.device)
     reference = score(scorer, pairs, settings.token_budget)  # also a warm-up, like the first update below
     seconds = timed(lambda: score(scorer, pairs, settings.token_budget), scorer.device)
     yield measure("score", [seconds], passes=1.0)
+    told(f"training: one update to warm up, and {settings.updates} to time")
     data = TrainingData(pairs, torch.ones(len(pairs)), reference=reference, scale=torch.ones(len(pairs)))
     trainer = Trainer(
         scorer,
@@ -82,7 +87,10 @@ def bench(settings: BenchSettings) -> Iterator[dict[str, Any]]:
     trainer.step()  # warm up
     if scorer.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    each = [timed(trainer.step, scorer.device) for _ in range(settings.updates)]
+    each = []
+    for update in range(settings.updates):
+        each.append(timed(trainer.step, scorer.device))
+        told(f"update {update + 1} of {settings.updates}: {each[-1]:.1f} s")
     line = measure("train", each, passes=training_passes(scorer.model, trainer.rule.adaptive))
     yield line | {"update_0_largest_log_ratio": round(largest, 4), "warm_up_s": round(warm_up, 1)}
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -105,6 +105,8 @@ class TrainingOverrides(Budget):
 class TrainingSettings(DefaultBudget):
     """Training settings, with the paper's values as defaults ("Policy training and baseline settings")."""
 
+    later: ClassVar = frozenset({"patience"})
+
     batch: Count = Field(128, description="pairs in a global batch")
     learning_rate: Rate = 1e-6
     warmup: Annotated[int, Field(ge=0)] = Field(20, description="updates before the full learning rate is reached")
@@ -121,6 +123,15 @@ class TrainingSettings(DefaultBudget):
     validate_updates: Count | None = Field(
         None, description="policies: measure loss and accuracy on the validation data after every so many updates"
     )
+    patience: Count | None = Field(
+        None, description="policies: stop after so many validations in a row without a smaller loss than before"
+    )
+
+    @model_validator(mode="after")
+    def _watched_if_patient(self) -> Self:
+        if self.patience is not None and self.validate_updates is None:
+            raise ValueError("patience needs validate_updates: the loss on the validation data decides")
+        return self
 
     @property
     def random_seed(self) -> int:
@@ -129,7 +140,7 @@ class TrainingSettings(DefaultBudget):
     @property
     def unwatched(self) -> Self:
         """Without validation: pilots have folds of their own that they do not see."""
-        return self.model_copy(update={"validate_updates": None})
+        return self.model_copy(update={"validate_updates": None, "patience": None})
 
     def updates_over(self, slots: int) -> int:
         """The number of updates for a training set of this many pairs."""

@@ -114,7 +114,8 @@ print("finished", __file__ is not None, __spec__)
 def test_a_script_is_not_run_again_by_its_workers(folder, tmp_path):
     """As people write them: without a guard around what it does."""
     (tmp_path / "script.py").write_text(SCRIPT)
-    (tmp_path / "recipe.yaml").write_text(recipe(folder, evaluation=None).to_yaml())
+    few = recipe(folder, evaluation=None, scales={}, policies={"dpo": {"objective": "dpo"}})
+    (tmp_path / "recipe.yaml").write_text(few.to_yaml())
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "started\nfinished True None\n"), done.stderr
 

@@ -88,10 +88,9 @@ def test_ranks_end_with_a_command_that_was_killed(tmp_path):
     until(lambda: session(command.pid) == [])
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    ("first", "second"), [("SIGINT", "SIGINT"), pytest.param("SIGTERM", "SIGTERM", marks=pytest.mark.soak)]
-)
+@pytest.mark.parametrize(("first", "second"), [("SIGINT", "SIGINT"), ("SIGTERM", "SIGTERM")])
 def test_stopped_twice_says_one_line(tmp_path, first, second):
     path = small_recipe(tmp_path, training={"updates": 100_000, "batch": 8, "learning_rate": 1e-3, "warmup": 1})
     command = started(path, tmp_path / "store", "--jobs", "2")

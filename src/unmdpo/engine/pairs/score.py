@@ -8,16 +8,19 @@ from unmdpo.engine.pairs.encode import EncodedPairs
 from unmdpo.engine.pairs.proof import prove_once
 from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.engine.ranks import Ranks
+from unmdpo.engine.tally import Report, Tally
 
 
 @torch.no_grad()
-def score(scorer: PairScorer, pairs: EncodedPairs, token_budget: int | None = None) -> Tensor:
+def score(
+    scorer: PairScorer, pairs: EncodedPairs, token_budget: int | None = None, report: Report | None = None
+) -> Tensor:
     """(n, 2) log-probabilities of chosen and rejected for every pair, NaN where invalid."""
     prove_once(scorer, pairs)
     ranks, was_training = Ranks.current(), scorer.training
     budget = microbatch_tokens(scorer, token_budget)
     slots = pairs.valid.nonzero()[0]
-    log_probs = torch.zeros(len(slots), 2, device=scorer.device)
+    log_probs, tally = torch.zeros(len(slots), 2, device=scorer.device), Tally(report, len(slots), "pairs scored")
     scorer.train(False)
     try:
         for members, counts in ranks.turns(scorer.packing.groups(pairs.lengths[slots], budget, ranks.world)):
@@ -25,6 +28,7 @@ def score(scorer: PairScorer, pairs: EncodedPairs, token_budget: int | None = No
             logs = scorer(batch.to(scorer.device)).float()
             if counts:
                 log_probs[torch.tensor(members).to(scorer.device, non_blocking=True)] = logs
+            tally.add(len(members) * ranks.world)
     finally:
         scorer.settle()
         scorer.train(was_training)

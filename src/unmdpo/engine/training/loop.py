@@ -6,11 +6,12 @@ folder/checkpoints/       the last few, including the final one, each with both 
 """
 
 import contextlib
+import json
 import shutil
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -30,6 +31,7 @@ from unmdpo.objectives import AdaptiveObjective
 from unmdpo.scale import Units
 
 LOGS = METRICS, THROUGHPUT = "metrics.jsonl", "throughput.jsonl"
+EVAL_LOSS = "eval_loss"
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class LoopSettings:
     keep: int = 2
     worth_minutes: float = 0.0  # after the last update, save only what took longer than this to train
     validate_updates: int | None = None  # validation always follows the last update
+    patience: int | None = None  # validations in a row without a smaller loss
 
 
 def train(
@@ -49,20 +52,23 @@ def train(
     validation: "Validation | None" = None,
     sinks: Sequence[Sink] = (),
 ) -> Path | None:
-    """Trains to the end of the budget, resuming from the last checkpoint if any; returns the newest checkpoint."""
+    """Trains to the end of the budget, or of patience, from the last checkpoint if any; returns the newest one."""
     settings, saved = settings or LoopSettings(), saved or folder / "checkpoints"
     newest = trainer.ranks.share(newest_intact(saved) if trainer.ranks.first else None)
     if newest is not None:
         load_checkpoint(trainer, newest)
     log, timer = Log(trainer, folder, sinks, newest), Timer(trainer.compute.checkpoint_minutes)
+    patience = Patience.after(settings.patience, newest)
     with StopRequests() as stop, contextlib.closing(log):
-        while trainer.update < trainer.updates:
+        while trainer.update < trainer.updates and not patience.lost:
             started = time.perf_counter()
             metrics = trainer.step()
             seconds = time.perf_counter() - started
             last = trainer.update == trainer.updates
             if validation is not None and (last or _due(trainer.update, settings.validate_updates)):
                 metrics |= validation(trainer)
+                patience.note(metrics)
+                last |= patience.lost
             log.write(metrics, seconds)
             timely = trainer.ranks.agree(timer.rings(), trainer.device)
             timely |= last and trainer.ranks.agree(timer.minutes >= settings.worth_minutes, trainer.device)
@@ -73,6 +79,32 @@ def train(
             if stopping:
                 raise Stopped(stop.asked or signal.SIGTERM)
     return newest
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Ends training when the validation loss has not become smaller for too long. All ranks see the same losses."""
+
+    most: int | None
+    losses: list[float]
+
+    @classmethod
+    def after(cls, most: int | None, resumed: Path | None) -> "Patience":
+        lines = [] if resumed is None else (resumed / METRICS).read_text("utf-8").splitlines()
+        patience = cls(most, [])
+        for line in lines:
+            patience.note(json.loads(line))
+        return patience
+
+    def note(self, metrics: Mapping[str, float]) -> None:
+        if EVAL_LOSS in metrics:
+            self.losses.append(metrics[EVAL_LOSS])
+
+    @property
+    def lost(self) -> bool:
+        if self.most is None or len(self.losses) <= self.most:
+            return False
+        return min(self.losses[-self.most :]) >= min(self.losses[: -self.most])
 
 
 @dataclass(frozen=True)

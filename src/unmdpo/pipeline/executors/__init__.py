@@ -8,6 +8,7 @@ from unmdpo.pipeline.executors.local import one_by_one, side_by_side
 from unmdpo.pipeline.executors.preflight import look_ahead
 from unmdpo.pipeline.executors.ray import work_on_ray
 from unmdpo.pipeline.executors.torchrun import all_together, inside_torchrun, join_torchrun
+from unmdpo.pipeline.remaining import expected_seconds
 from unmdpo.pipeline.run import Run
 from unmdpo.pipeline.view import View
 
@@ -47,6 +48,8 @@ def execute(
     for name in wanted:
         if name not in missing and name not in made:
             view.cached(name)
+    if view.wants_estimates and ranks.first and any(run.stages[name].kind.uses_model for name in missing):
+        view.expected(expected_seconds(run, missing))
     if inside_torchrun():
         all_together(run, missing, view)
     elif executor == "ray":

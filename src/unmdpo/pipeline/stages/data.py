@@ -11,6 +11,7 @@ from unmdpo.data.table import ComparisonTable, joined
 from unmdpo.engine.models import context_length
 from unmdpo.engine.pairs.encode import EncodedPairs, Encoder
 from unmdpo.engine.settings import ModelSource
+from unmdpo.engine.tally import Tally
 from unmdpo.errors import UnmdpoWarning, UserError
 from unmdpo.files import expanded
 from unmdpo.pipeline.artifacts import COMPARISONS, PAIRS, PANEL, VALIDATION, ArtifactFile, Panel
@@ -169,7 +170,7 @@ def encode(job: Job[EncodedSettings]) -> Notes:
     )
     context = context_length(source) or longest
     encoder = Encoder.of(source, min(longest, context))
-    pairs = EncodedPairs.of(encoder.encode(rows))
+    pairs = EncodedPairs.of(Tally(job.report, len(rows), "comparisons encoded").over(encoder.encode(rows)))
     for remark in encoder.remarks():
         warnings.warn(remark, UnmdpoWarning, stacklevel=2)
     beyond = max(0, pairs.within(longest) - pairs.within(context))

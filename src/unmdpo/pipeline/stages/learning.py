@@ -1,5 +1,6 @@
 """Training inside a stage: turns settings into a trained model, resuming from checkpoints."""
 
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.loop import LoopSettings, Validation, train
 from unmdpo.engine.training.metrics import Progress, sinks_of
 from unmdpo.engine.training.trainer import Trainer
-from unmdpo.errors import UserError
+from unmdpo.errors import UnmdpoWarning, UserError
 from unmdpo.objectives import beta_ln_from_lengths
 from unmdpo.pipeline.proofs import prove_in
 from unmdpo.pipeline.stage import Job, Notes
@@ -64,12 +65,23 @@ def train_in(
     passes = training_passes(scorer.model, adaptive=objective.objective.adaptive)
     flops = passes * forward_flops(scorer.model, data.pairs.valid_lengths)
     trainer = Trainer(ready(scorer), data, objective, settings, job.compute, scale, remember)
-    loop = LoopSettings(worth_minutes=WORTH_MINUTES, validate_updates=settings.validate_updates)
+    loop = LoopSettings(
+        worth_minutes=WORTH_MINUTES, validate_updates=settings.validate_updates, patience=settings.patience
+    )
     shown, saved = Progress(trainer.updates, job.report), job.state / "checkpoints"
     kept = sinks_of(job.logging, job.stage.name) if trainer.ranks.first else []
     train(trainer, job.folder, loop, saved=saved, validation=validation, sinks=[shown, *kept])
     share = trainer.num_tokens / max(1, data.pairs.valid_tokens)
-    return Trained(trainer, adapted, {"tokens": trainer.num_tokens, "flops": flops * share, "proof": proof})
+    notes = {"tokens": trainer.num_tokens, "flops": flops * share, "proof": proof}
+    if trainer.update < trainer.updates:
+        notes |= {"updates": trainer.update}
+        warnings.warn(
+            f"{job.stage.name}: training ended after {trainer.update} of {trainer.updates} updates, since the loss on "
+            f"the validation data did not become smaller for {settings.patience} validations",
+            UnmdpoWarning,
+            stacklevel=2,
+        )
+    return Trained(trainer, adapted, notes)
 
 
 def open_scorer(

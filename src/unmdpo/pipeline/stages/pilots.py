@@ -117,7 +117,7 @@ def train_pilot(job: Job[PilotSettings]) -> Notes:
     data = TrainingData(_select(pairs, inside), strengths(rows)[inside], known)
     choice = with_beta(s.objective, s.beta, pairs)
     trained = train_in(job, job.source(s.model), s.training, choice, data)
-    logps = score(trained.scorer, _select(pairs, outside), job.compute.token_budget)
+    logps = score(trained.scorer, _select(pairs, outside), job.compute.token_budget, job.report)
     if Ranks.current().first:
         job.save(HELD_OUT, HeldOut(outside, logps))
     return trained.notes | {"held_out": len(outside)}

@@ -95,7 +95,7 @@ class _Beside:
     def finish(self, trainer: Trainer, job: Job[PolicySettings]) -> None:
         """Computes the scale's diagnostics from the final policy's evidence, and saves the scale."""
         data = trainer.data
-        logps = score(trainer.scorer, data.pairs, job.compute.token_budget)
+        logps = score(trainer.scorer, data.pairs, job.compute.token_budget, job.report)
         evidence = trainer.evidence(list(range(len(data))), logps)
         self.scale.finish(Rows(self.of_row, evidence, data.strength, torch.from_numpy(data.pairs.valid)))
         if trainer.ranks.first:

@@ -13,6 +13,7 @@ from unmdpo.engine.pairs.score import score
 from unmdpo.engine.ranks import Ranks, local_device
 from unmdpo.engine.settings import AdapterSettings, ModelSource
 from unmdpo.engine.sharding import open_to_read
+from unmdpo.engine.tally import Tally
 from unmdpo.files import remove, sha256, temporary
 from unmdpo.pipeline.artifacts import COMPARISONS, EMBEDDED, EMBEDDINGS, PAIRS, PROMPTS, REFERENCE, Embedded
 from unmdpo.pipeline.costs import Cost, Estimates
@@ -66,7 +67,7 @@ def score_reference(job: Job[ReferenceSettings]) -> Notes:
     pairs = job.load(PAIRS, "encoded")
     scorer, _ = open_scorer(job.source(job.settings.model), four_bit=job.settings.four_bit)
     proof = prove_in(job, scorer)
-    logps = score(ready(scorer), pairs, job.compute.token_budget)
+    logps = score(ready(scorer), pairs, job.compute.token_budget, job.report)
     check_finite_logps(logps, pairs, "the initial model")
     if Ranks.current().first:
         job.save(REFERENCE, logps)
@@ -81,10 +82,13 @@ def embed(job: Job[ModelSettings]) -> Notes:
     parts = Ranks.current().share(_begun(job.state) if first else [])
     embedder = open_to_read(source, partial(Embedder, device=local_device()))
     done = {place for part in parts for place in part.places.tolist()}
+    tally = Tally(job.report, len(index.hashes), "prompts embedded")
+    tally.add(len(done))
     batches = embed_prompts(embedder, Encoder.of(source), index.prompts(rows), done)
     while some := list(islice(batches, PART)):
         places = torch.tensor([place for members, _ in some for place in members])
         parts.append(Embedded(places, torch.cat([batch for _, batch in some])))
+        tally.add(len(places))
         if first:
             _keep(parts[-1], job.state)
     embeddings = in_order([(part.places.tolist(), part.embeddings) for part in parts], len(index.hashes))
