@@ -59,7 +59,7 @@ LIBRARIES = {
         "pydantic", "flash_attn", "triton", "gguf", "huggingface_hub",
     },
     "recipe": {"pydantic", "yaml"},
-    "pipeline": {"torch", "numpy", "transformers", "safetensors", "pyarrow", "filelock", "ray"},
+    "pipeline": {"torch", "numpy", "transformers", "safetensors", "pyarrow", "pandas", "filelock", "ray"},
     "experiments": {"torch", "numpy", "scipy", "transformers", "tokenizers"},
     "report": {"numpy", "jinja2", "markupsafe"},
     "integrations": {"torch", "trl", "datasets", "packaging"},

@@ -8,12 +8,13 @@ from unmdpo.version import __version__
 
 if TYPE_CHECKING:
     from unmdpo.pipeline.run import Run
+    from unmdpo.recipe import Recipe
 
 __all__ = ["__version__", "run"]
 
 
 def run(
-    recipe: "str | Path | dict[str, Any]",
+    recipe: "str | Path | dict[str, Any] | Recipe",
     *overrides: str,
     store: str | Path = "unmdpo-store",
     until: str | None = None,
@@ -21,7 +22,7 @@ def run(
     force: Sequence[str] = (),
     progress: "bool | Callable[[dict[str, Any]], object]" = False,
 ) -> "Run":
-    """Runs a recipe (a packaged name, a YAML file, or a dictionary) and returns the finished run.
+    """Runs a recipe (a packaged name, a YAML file, a dictionary, or one that is loaded) and returns the finished run.
 
     `jobs` stages run at once, each in its own process if there are several; `force` names stages to run again;
     with `progress`, bars are drawn on a terminal and in a notebook, and lines are printed elsewhere; or it is a
@@ -32,9 +33,10 @@ def run(
     from unmdpo.pipeline.run import open_run  # noqa: PLC0415
     from unmdpo.pipeline.store import Store  # noqa: PLC0415
     from unmdpo.pipeline.view import Events  # noqa: PLC0415
-    from unmdpo.recipe import load_recipe, parse_recipe  # noqa: PLC0415
+    from unmdpo.recipe import Recipe, load_recipe, parse_recipe  # noqa: PLC0415
 
-    described = parse_recipe(recipe, overrides) if isinstance(recipe, dict) else load_recipe(str(recipe), overrides)
+    given = recipe.model_dump() if isinstance(recipe, Recipe) else recipe
+    described = parse_recipe(given, overrides) if isinstance(given, dict) else load_recipe(str(given), overrides)
     opened = open_run(described, Store(Path(store)))
     if callable(progress):
         return execute(opened, until=until, jobs=jobs, force=force, view=Events(progress))

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import unmdpo
 from tests.worlds.pipeline import recipe
 from unmdpo.cli import app
+from unmdpo.data import Message
 from unmdpo.errors import UserError
 from unmdpo.pipeline.executors import execute
 from unmdpo.pipeline.exported import export_policy
@@ -99,8 +100,8 @@ def test_an_export_overwrites_nothing_and_copies_no_damage(done, store, tmp_path
 
 def test_a_policy_answers_as_it_does_in_evaluation(done):
     panel, known = done.panel("one"), done.generations("dpo", "one")
-    assert Speaker(done, "dpo", 4).answers(panel.prompts) == [row["text"] for row in known]
-    text = Speaker(done, "initial", 4).answers(["w1 w2"])[0]
+    assert done.policy("dpo").generate(panel.prompts, 4) == [row["text"] for row in known]
+    text = Speaker(done.initial, max_new_tokens=4).answers(["w1 w2"])[0]
     said = command("chat", done.folder, "initial", "dpo", "--prompt", "w1 w2", "--tokens", 4)
     assert said.exit_code == 0, said.output
     assert f"initial: {text}" in said.output
@@ -121,7 +122,7 @@ def test_from_python(done):
     shown = repr(again)
     assert len(shown) < 2000
     assert "one: unm-wr against dpo:" in shown
-    assert again._repr_html_().startswith("<pre>Run small")
+    assert again._repr_html_().startswith("<p>Run small")
     with pytest.raises(UserError, match="nmae"):
         unmdpo.run({"nmae": "x"})
 
@@ -164,3 +165,26 @@ def test_an_upload_that_fails_says_where_the_policy_lies(done, tmp_path, monkeyp
     assert said.exit_code == 2
     assert "nobody/nothing could not be uploaded" in said.output
     assert (tmp_path / "mine" / "config.json").is_file()
+
+
+def test_questions_may_be_texts_or_messages(done):
+    policy = done.policy("dpo")
+    asked = ["w1 w2", [{"role": "user", "content": "w1 w2"}], (Message("user", "w1 w2"),)]
+    assert len(set(policy.generate(asked, 4))) == 1
+    q = done.scale("seq").predict(asked)
+    assert torch.allclose(q, q[:1], atol=1e-5)
+    for wrong in (lambda: policy.generate("w1 w2"), lambda: (policy / "model").generate(["w1"])):
+        with pytest.raises(UserError):
+            wrong()
+
+
+def test_what_a_notebook_shows(done):
+    table = done.table()
+    frame = table.pandas()
+    assert [*frame["policy"]] == [row["policy"] for row in table]
+    assert frame["win_rate"].between(0, 100).all()
+    assert table._repr_html_().count("<tr>") == 1 + len(table)
+    assert "<table>" in done._repr_html_()
+    scale = done.scale("seq")
+    assert repr(scale).startswith("FittedScale seq: ")
+    assert "<th>q</th>" in scale._repr_html_()

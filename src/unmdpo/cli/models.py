@@ -2,11 +2,15 @@
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unmdpo.cli.run import HERE, Overrides, RecipeArgument, StoreOption, opened
+
+if TYPE_CHECKING:
+    from unmdpo.pipeline.run import Run
+    from unmdpo.pipeline.speaking import Speaker
 
 PolicyArgument = Annotated[str, typer.Argument(help="A policy of the recipe, or one training of it (dpo@17).")]
 
@@ -81,22 +85,31 @@ def chat(
     """Ask a policy anything, or two side by side. An empty line ends it; two start anew with each question."""
     from unmdpo.data.identity import Message
     from unmdpo.errors import printable
-    from unmdpo.pipeline.speaking import Speaker
 
     run = opened(recipe, None, store)
-    speakers = [Speaker(run, name, tokens) for name in (policy, other) if name is not None]
+    speakers = {name: _speaker(run, name, tokens) for name in (policy, other) if name is not None}
     said: list[Message] = []
     while True:
         asked = prompt if prompt is not None else _read()
         if not asked:
             return
         said = [*(said if len(speakers) == 1 else []), Message("user", asked)]
-        for speaker in speakers:
+        for name, speaker in speakers.items():
             (answer,) = speaker.answers([said])
-            typer.echo(f"{speaker.policy}: {printable(answer)}\n")
+            typer.echo(f"{name}: {printable(answer)}\n")
         said.append(Message("assistant", answer))
         if prompt is not None:
             return
+
+
+def _speaker(run: "Run", policy: str, tokens: int) -> "Speaker":
+    from unmdpo.catalog.objectives import INITIAL
+    from unmdpo.pipeline.speaking import Speaker
+
+    if policy == INITIAL:
+        return Speaker(run.initial, max_new_tokens=tokens)
+    found = run.policy(policy)
+    return Speaker(run.initial, found, four_bit=found.four_bit, max_new_tokens=tokens)
 
 
 def _read() -> str:

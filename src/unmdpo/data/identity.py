@@ -17,6 +17,14 @@ class Message(NamedTuple):
 
 
 Prompt = tuple[Message, ...]
+Asked = str | Sequence[Message | Mapping[str, str]]  # a question, or a conversation: messages, or dictionaries
+
+
+def prompt_asked(asked: Asked) -> Prompt:
+    """A prompt as people write it."""
+    if isinstance(asked, str):
+        return (Message("user", asked),)
+    return tuple(one if isinstance(one, Message) else Message(one["role"], one["content"]) for one in asked)
 
 
 def prompt_hash(messages: Sequence[Message | Mapping[str, str]]) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +13,8 @@ from torch import Tensor
 
 from unmdpo.data import Prompt, prompt_hash
 from unmdpo.data.domains import domain_ids, modal_domains
-from unmdpo.data.table import prompt_text
+from unmdpo.data.identity import Asked, prompt_asked
+from unmdpo.data.table import prompt_of, prompt_text
 from unmdpo.engine.inference.embed import Embedder, embeddings_of
 from unmdpo.engine.models import load_model
 from unmdpo.engine.pairs.encode import Encoder
@@ -26,8 +28,10 @@ from unmdpo.pipeline.store import Artifact
 from unmdpo.pipeline.units import UNKNOWN
 from unmdpo.scale import Units
 
+SHOWN, TEXT = 5, 80  # prompts at either end in a notebook, and characters of each
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class FittedScale:
     name: str
     artifact: Artifact
@@ -44,8 +48,30 @@ class FittedScale:
         table = table.append_column("prompt", pa.array([prompt_text(prompts[name]) for name in hashes]))
         return _by_scale(table.append_column("domain", pa.array([domains[name] for name in hashes])))
 
-    def predict(self, prompts: Sequence[Prompt], domains: Mapping[str, str] | None = None) -> Tensor:
-        """(n,) q for any prompts, with everything frozen. `domains` maps prompt hashes to domain names."""
+    def __repr__(self) -> str:
+        known = SCALES.load(self.artifact)
+        q = torch.as_tensor(known.q, dtype=torch.float64)
+        spread = f"q from {q.min():.2f} to {q.max():.2f}, mean {q.mean():.2f}"
+        return f"FittedScale {self.name}: {len(q):,} {self.unit}s, {spread}"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: a few of the surest and of the least sure prompts."""
+        if self.unit != "prompt":
+            return f"<p>{escape(repr(self))}</p>"
+        table = self.known()
+        ends = [*range(min(SHOWN, len(table))), *range(max(SHOWN, len(table) - SHOWN), len(table))]
+        shown = [(prompt_of(row["prompt"])[-1].content[:TEXT], row["q"]) for row in table.take(ends).to_pylist()]
+        rows = "".join(f"<tr><td>{escape(text)}</td><td>{q:.2f}</td></tr>" for text, q in shown)
+        return f"<p>{escape(repr(self))}</p><table><tr><th>prompt</th><th>q</th></tr>{rows}</table>"
+
+    @property
+    def unit(self) -> str:
+        """What has a q: every prompt, or every pair."""
+        return str(ESTIMATOR.load(self.artifact).settings.unit)
+
+    def predict(self, asked: Sequence[Asked], domains: Mapping[str, str] | None = None) -> Tensor:
+        """(n,) q for any questions or conversations, with everything frozen. `domains` maps prompt hashes to names."""
+        prompts = [prompt_asked(one) for one in asked]
         estimator = ESTIMATOR.load(self.artifact)
         if estimator.settings.unit != "prompt":
             raise UserError(f"scale '{self.name}' is for pairs, and cannot predict q for prompts without responses")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from unmdpo.data import Comparison
+from unmdpo.engine.settings import ModelSource
 from unmdpo.errors import UserError, did_you_mean
 from unmdpo.files import write_json, write_text
 from unmdpo.pipeline.artifacts import (
@@ -28,6 +29,7 @@ from unmdpo.pipeline.artifacts import (
 from unmdpo.pipeline.borrowed import RECORD, borrowed_scale
 from unmdpo.pipeline.fingerprint import Fingerprints
 from unmdpo.pipeline.fitted import FittedScale
+from unmdpo.pipeline.speaking import Policy
 from unmdpo.pipeline.stage import CONVERTED, Kind, Stage
 from unmdpo.pipeline.stages import build
 from unmdpo.pipeline.stages.answers import GENERATION_STAGE
@@ -39,7 +41,7 @@ from unmdpo.pipeline.stages.policies import POLICY_STAGE
 from unmdpo.pipeline.stages.scales import SCALE_STAGE
 from unmdpo.pipeline.stages.summary import SUMMARY_STAGE, compare_runs
 from unmdpo.pipeline.store import Artifact, Store
-from unmdpo.pipeline.told import table_lines, tables_of
+from unmdpo.pipeline.told import Table
 from unmdpo.recipe import Recipe
 from unmdpo.recipe.seeds import Trained
 from unmdpo.scale.check import Check
@@ -57,11 +59,12 @@ class Run:
     def __repr__(self) -> str:
         """What there is of it, and how the policies did."""
         lines = [f"Run {self.recipe.name}: {len(self.finished)} of {len(self.stages)} stages finished, {self.folder}"]
-        return "\n".join(lines + (table_lines(self.table()) if self.summarized else []))
+        return "\n".join(lines + (self.table().lines() if self.summarized else []))
 
     def _repr_html_(self) -> str:
         """For notebooks."""
-        return f"<pre>{html.escape(repr(self))}</pre>"
+        head = html.escape(repr(self).partition("\n")[0])
+        return f"<p>{head}</p>{self.table()._repr_html_() if self.summarized else ''}"
 
     @property
     def folder(self) -> Path:
@@ -104,10 +107,20 @@ class Run:
     def summary(self) -> dict[str, Any]:
         return SUMMARY.load(self.artifact(SUMMARY_STAGE.name))
 
-    def policy(self, name: str) -> Path:
-        """The policy's folder, for `from_pretrained`; of one training, `dpo@17`, if it has several."""
+    def policy(self, name: str) -> Policy:
+        """The policy's folder, for `from_pretrained`, which also answers: `generate(["…"])`. Of one training,
+        `dpo@17`, if it has several."""
         self._one_training(name)
-        return MODEL.load(self.artifact(POLICY_STAGE.called(name)))
+        policy = Policy(MODEL.load(self.artifact(POLICY_STAGE.called(name))))
+        adapter = self.stages[POLICY_STAGE.called(name)].settings.training.adapter
+        policy.source, policy.four_bit = self.initial, adapter is not None and adapter.four_bit
+        return policy
+
+    @property
+    def initial(self) -> ModelSource:
+        """The initial model: its converted copy, if there is one."""
+        finished, model = self.finished.get(CONVERTED), self.recipe.model
+        return model if finished is None else model.located(str(MODEL.load(finished)))
 
     def comparisons(self) -> Sequence[Comparison]:
         """The training comparisons."""
@@ -138,18 +151,10 @@ class Run:
         found = [self.find(needed) for needed in stage.inputs.values() if needed.kind is OOF_STAGE]
         return [EVIDENCE.load(artifact) for artifact in found if artifact is not None]
 
-    def table(self) -> list[dict[str, Any]]:
+    def table(self) -> Table:
         """One row per panel, judge, opponent and policy: the main numbers with their intervals, over all seeds; and,
-        where there are several, one row for each `seed`."""
-        rows = []
-        for panel, report in self.summary.items():
-            for judge, tables in tables_of(report).items():
-                for opponent, outcomes in tables["against"].items():
-                    for policy, outcome in outcomes.items():
-                        start = {"panel": panel, "judge": judge, "against": opponent, "policy": policy}
-                        for seed, one in {None: outcome, **outcome["seeds"]}.items():
-                            rows.append(start | {"seed": seed} | _numbers(one))
-        return rows
+        where there are several, one row for each `seed`. `table().pandas()` is a data frame."""
+        return Table.of(self.summary)
 
     @property
     def main_judge(self) -> str:
@@ -263,15 +268,6 @@ class Run:
             if any(needed.name in affected for needed in stage.inputs.values()):
                 affected.add(name)
         return [name for name in self.stages if name in affected]
-
-
-def _numbers(outcome: Mapping[str, Any]) -> dict[str, float]:
-    """Values with their ends, side by side."""
-    row = dict[str, float]()
-    for name in ("win_rate", "reward_difference", "length_ratio"):
-        row[name] = outcome[name]["value"]
-        row |= {f"{name}_{end}": outcome[name][end] for end in ("low", "high")}
-    return row | {name: outcome[name] for name in outcome if name.startswith(("p_", "holm_"))}
 
 
 def ranks_of(run: Run, stage: Stage[Any]) -> int:

@@ -1,7 +1,11 @@
 """What a summary's numbers mean, in words."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 def tables_of(report: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -52,15 +56,59 @@ def _percent(estimate: Mapping[str, float]) -> str:
     return f"{estimate['value']:.0f} [{estimate['low']:.0f}, {estimate['high']:.0f}] %"
 
 
-def table_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A short plain table: one line per panel, judge, opponent and policy, over all seeds."""
-    lines = []
-    for row in rows:
-        if row["seed"] is None:
+class Table(list[dict[str, Any]]):
+    """Rows of numbers, as a list of dictionaries that also shows itself in a notebook and makes a data frame."""
+
+    @classmethod
+    def of(cls, summary: Mapping[str, Any]) -> "Table":
+        """One row per panel, judge, opponent, policy and seed; None is all seeds together."""
+        rows = cls()
+        for panel, report in summary.items():
+            for judge, tables in tables_of(report).items():
+                for opponent, outcomes in tables["against"].items():
+                    for policy, outcome in outcomes.items():
+                        start = {"panel": panel, "judge": judge, "against": opponent, "policy": policy}
+                        for seed, one in {None: outcome, **outcome["seeds"]}.items():
+                            rows.append(start | {"seed": seed} | _numbers(one))
+        return rows
+
+    def pandas(self) -> "DataFrame":
+        from pandas import DataFrame  # noqa: PLC0415 - slow to import, and not everybody wants it
+
+        return DataFrame(self)
+
+    def lines(self) -> list[str]:
+        """A short plain table: one line per panel, judge, opponent and policy, over all seeds."""
+        lines = []
+        for row in self._over_seeds():
             where = f"{row['panel']}{', by ' + row['judge'] if row['judge'] else ''}"
-            interval = f"[{row['win_rate_low']:.1f}, {row['win_rate_high']:.1f}]"
-            rate = f"{row['win_rate']:.1f} % {interval}"
-            lines.append(
-                f"  {where}: {row['policy']} against {row['against']}: {rate}, L/L_D {row['length_ratio']:.2f}"
-            )
-    return lines
+            who = f"{row['policy']} against {row['against']}"
+            lines.append(f"  {where}: {who}: {_rate(row)}, L/L_D {row['length_ratio']:.2f}")
+        return lines
+
+    def _over_seeds(self) -> list[dict[str, Any]]:
+        return [row for row in self if row["seed"] is None]
+
+    def _repr_html_(self) -> str:
+        """For notebooks: over all seeds."""
+        heads = ("panel", "judge", "against", "policy", "win %", "ΔR", "L/L_D")
+        rows = [
+            [row[name] for name in heads[:4]]
+            + [_rate(row), f"{row['reward_difference']:.3f}", f"{row['length_ratio']:.2f}"]
+            for row in self._over_seeds()
+        ]
+        body = "".join(f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows)
+        return f"<table><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr>{body}</table>"
+
+
+def _rate(row: Mapping[str, Any]) -> str:
+    return f"{row['win_rate']:.1f} % [{row['win_rate_low']:.1f}, {row['win_rate_high']:.1f}]"
+
+
+def _numbers(outcome: Mapping[str, Any]) -> dict[str, float]:
+    """Values with their ends, side by side."""
+    row = dict[str, float]()
+    for name in ("win_rate", "reward_difference", "length_ratio"):
+        row[name] = outcome[name]["value"]
+        row |= {f"{name}_{end}": outcome[name][end] for end in ("low", "high")}
+    return row | {name: outcome[name] for name in outcome if name.startswith(("p_", "holm_"))}
