@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test soak browser docs lint typecheck unit clean
+.PHONY: setup demo test soak browser docs dist lint typecheck unit clean
 
 setup: $(READY)
 
@@ -35,6 +35,13 @@ docs: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
+# What is uploaded for a release: a wheel and the source, both looked at.
+dist: $(READY)
+	rm -rf dist
+	$(BIN)/python -m hatchling build -d dist
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check twine
+	$(BIN)/twine check --strict dist/*
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -48,4 +55,4 @@ unit: $(READY)
 	$(BIN)/pytest -m 'alone and not soak' -n 0
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -108,6 +108,8 @@ def _show_warning(
 
 
 def main() -> None:
+    if sys.platform == "win32":
+        sys.exit("unmdpo runs on Linux and macOS; on Windows, use it inside WSL")
     signal.signal(signal.SIGTERM, stop)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background jobs ignore it
         signal.signal(signal.SIGINT, stop)
