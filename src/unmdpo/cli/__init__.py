@@ -5,6 +5,7 @@ transformers at the top.
 """
 
 import io
+import os
 import signal
 import sys
 import warnings
@@ -14,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 import unmdpo
-from unmdpo.cli import alpaca, audit, bench, inspect, lab, look, models, recipes, run, theory
+from unmdpo.cli import alpaca, audit, bench, inspect, judge, lab, look, models, recipes, run, theory
 from unmdpo.errors import Stopped, UnmdpoWarning, UserError, disk_problem, printable, stop
 
 
@@ -58,6 +59,7 @@ app = typer.Typer(
 )
 app.add_typer(audit.app, name="audit")
 app.add_typer(recipes.app, name="recipes")
+app.add_typer(judge.app, name="judge")
 app.add_typer(lab.app, name="lab")
 app.add_typer(theory.app, name="theory")
 app.command("look")(look.look)
@@ -113,6 +115,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, stop)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background jobs ignore it
         signal.signal(signal.SIGINT, stop)
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # bars of libraries make no sense in a file
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without τ shows ? instead of failing

@@ -87,10 +87,10 @@ def load_in_four_bits(source: ModelSource, *, device: torch.device) -> PreTraine
     return check_finite(model, source)
 
 
-def read_weights(kind: Any, source: ModelSource, **more: Any) -> PreTrainedModel:
+def read_weights(kind: Any, source: ModelSource, *, new: Collection[str] = (), **more: Any) -> PreTrainedModel:
     """`kind.from_pretrained`, but all weights of the model must come from the files, and all layers of the files be
     used: Transformers draws missing weights at random and goes on. Others that nobody needs, such as another head, are
-    told of."""
+    told of. Layers that are `new` may be missing, to be trained."""
     check_files(source)
     check_shards(Path(source.path))
     if source.gguf_file is None:
@@ -101,11 +101,12 @@ def read_weights(kind: Any, source: ModelSource, **more: Any) -> PreTrainedModel
         )
     assert isinstance(model, PreTrainedModel)
     unused = [name for name in info["unexpected_keys"] if not BUFFERS.search(name)]
+    missing = [name for name in info["missing_keys"] if name.rpartition(".")[0] not in new]
     layers = [name for name in unused if re.search(r"\.\d+\.", name)]
     told = [
         f"{what} {_some(names)}"
         for what, names in (
-            ("it lacks", info["missing_keys"]),
+            ("it lacks", missing),
             ("the model has no place for its", layers),
             ("of another shape than the configuration says are", info["mismatched_keys"]),
         )
@@ -116,7 +117,7 @@ def read_weights(kind: Any, source: ModelSource, **more: Any) -> PreTrainedModel
             f"the weights of '{source.path}' do not fit {type(model).__name__}: {'; '.join(told)}. "
             "Check that config.json belongs to these weights, and that none of their files is missing"
         )
-    if unused:
+    if unused and not new:
         what = f"'{source.path}': {type(model).__name__} has no place for {_some(unused)}, and does without"
         warnings.warn(what, UnmdpoWarning, stacklevel=2)
     return model

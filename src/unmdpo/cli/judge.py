@@ -1,0 +1,84 @@
+"""`unmdpo judge`: a judge of one's own."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unmdpo.cli.audit import Config, Data, MaxBadRows, Revision, Source, StrictRows
+
+if TYPE_CHECKING:
+    from unmdpo.pipeline.judge import TrainedJudge
+
+app = typer.Typer(help="Judges of your own.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """One command so far, and still named."""
+
+
+@app.command()
+def train(
+    data: Data,
+    folder: Annotated[Path, typer.Argument(help="A new folder for the judge.")],
+    model: Annotated[str, typer.Option(help="The model it starts from: a folder or a Hub name.")],
+    source: Source = "auto",
+    split: Annotated[str, typer.Option(help="The split to train on, or 'all'.")] = "train",
+    revision: Revision = None,
+    config: Config = None,
+    held_out: Annotated[float, typer.Option(min=0.01, max=0.9, help="Share of the prompts to measure on.")] = 0.1,
+    margins: Annotated[bool, typer.Option("--margins/--no-margins", help="Stronger preferences by a margin.")] = True,
+    epochs: Annotated[int, typer.Option(min=1, max=100)] = 1,
+    batch: Annotated[int, typer.Option(min=1, help="Pairs in a batch.")] = 32,
+    learning_rate: Annotated[float, typer.Option(min=1e-9, max=1.0)] = 2e-5,
+    max_length: Annotated[int, typer.Option(min=8, help="Most tokens of a prompt with its response.")] = 2048,
+    lora: Annotated[int | None, typer.Option(min=1, help="Train a LoRA adapter of this rank, and merge it.")] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1)] = 42,
+    max_bad_rows: MaxBadRows = "1%",
+    strict: StrictRows = False,
+) -> None:
+    """Train a reward model on preference pairs, and measure it on prompts it has not seen."""
+    from unmdpo.data import DataRef
+    from unmdpo.data.bad import limit_of
+    from unmdpo.data.load import Reading
+    from unmdpo.engine.settings import ModelSource
+    from unmdpo.engine.training.reward import RewardSettings
+    from unmdpo.pipeline.check import check_model
+    from unmdpo.pipeline.judge import train_judge
+    from unmdpo.pipeline.view import Lines
+
+    base = ModelSource(path=model)
+    check_model(base)
+    lines = Lines(interval=10)
+    lines.shown["judge"] = 0.0
+    judge = train_judge(
+        DataRef.named(data, split, revision, config),
+        Reading(source, max_bad_rows=limit_of(max_bad_rows, strict=strict)),
+        base,
+        folder,
+        RewardSettings(epochs, batch, learning_rate, max_length, lora, seed),
+        held_out=held_out,
+        margins=margins,
+        report=lambda text: lines.progress("judge", text),
+    )
+    _show(judge)
+
+
+def _show(judge: "TrainedJudge") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    title = f"pairs of held-out prompts that are ordered as labelled; trained on {judge.trained_on:,}"
+    table = Table("strength", "pairs", "judge", "longer is better", title=title, box=None, pad_edge=False)
+    for name, found in judge.table.items():
+        table.add_row(name, f"{found.pairs:,}", f"{100 * found.judge:.1f} %", f"{100 * found.length:.1f} %")
+    Console().print(table)
+    if judge.too_long:
+        typer.echo(f"{judge.too_long:,} pairs were longer than --max-length, and left out")
+    for part in judge.calibration.bins:
+        typer.echo(f"sure by {100 * part.believed:.0f} %: right in {100 * part.right:.0f} % of {part.pairs:,} pairs")
+    typer.echo(f"expected calibration error: {judge.calibration.error:.3f}")
+    if judge.held_out.judge <= judge.held_out.length:
+        typer.echo("it is no better than preferring the longer response: do not judge by it")
+    typer.echo(f"in a recipe: evaluation: {{judge: {{path: {judge.folder}}}}}")

@@ -1,0 +1,144 @@
+"""A judge of one's own: a reward model trained on preference pairs, and what it is worth on unseen prompts."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from unmdpo.data import Comparison, DataRef
+from unmdpo.data.comparison import Comparisons
+from unmdpo.data.load import Reading, load
+from unmdpo.data.panels import split_prompts
+from unmdpo.engine.inference.judges import RewardModel
+from unmdpo.engine.pairs.encode import Encoder
+from unmdpo.engine.settings import ModelSource
+from unmdpo.engine.tally import Report
+from unmdpo.engine.training.reward import RewardPairs, RewardSettings, Rows, open_with_new_head, train_reward
+from unmdpo.errors import UserError
+from unmdpo.files import replacing
+from unmdpo.stats.calibration import Calibration, calibration
+
+MEASURED = "judge.json"  # beside the model
+CARD = "README.md"
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    pairs: int
+    judge: float  # share of pairs that it orders as the labels do
+    length: float  # that the longer response would
+
+
+@dataclass(frozen=True)
+class TrainedJudge:
+    folder: Path
+    trained_on: int
+    too_long: int
+    held_out: Accuracy
+    by_strength: dict[int, Accuracy]
+    calibration: Calibration
+
+    @property
+    def table(self) -> dict[str, Accuracy]:
+        """Over all held-out pairs, and for each strength."""
+        return {"all": self.held_out} | {str(k): found for k, found in self.by_strength.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        bins = [part._asdict() for part in self.calibration.bins]
+        return {
+            "trained_on": self.trained_on,
+            "too_long": self.too_long,
+            "held_out": asdict(self.held_out),
+            "by_strength": {str(k): asdict(found) for k, found in self.by_strength.items()},
+            "calibration": {"error": self.calibration.error, "bins": bins},
+        }
+
+
+def train_judge(
+    ref: DataRef,
+    reading: Reading,
+    source: ModelSource,
+    folder: Path,
+    settings: RewardSettings,
+    *,
+    held_out: float = 0.1,
+    margins: bool = True,
+    report: Report = lambda text: None,
+) -> TrainedJudge:
+    """Trains on all prompts but a share that is held out, measures on those, and writes everything at the end, at
+    once."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder}: already exists; name a new folder")
+    data = load(ref, reading)
+    unseen = split_prompts((row.prompt_hash for row in data), held_out, settings.seed)
+    training = [row for row in data if row.prompt_hash not in unseen]
+    measured = [row for row in data if row.prompt_hash in unseen]
+    encoder = Encoder.of(source)
+    pairs = _encoded(encoder, training, settings.max_length, _margins(data) if margins else {})
+    if len(pairs) < settings.batch:
+        short = f"{len(pairs)} of {len(training)} pairs to train on have at most {settings.max_length} tokens"
+        raise UserError(
+            f"{short}, and do not fill one batch of {settings.batch}: raise --max-length, or lower --batch"
+        )
+    report(f"{len(pairs):,} pairs to train on, {len(measured):,} held out")
+    model = train_reward(open_with_new_head(source, encoder.tokenizer, settings.seed), pairs, settings, report)
+    with replacing(folder) as aside:
+        model.save_pretrained(aside)
+        encoder.tokenizer.save_pretrained(aside)
+        found = _measured(RewardModel(ModelSource(path=str(aside))), measured)
+        judge = TrainedJudge(folder, len(pairs), len(training) - len(pairs), *found)
+        (aside / MEASURED).write_text(json.dumps(judge.to_dict(), indent=2) + "\n", "utf-8")
+        (aside / CARD).write_text(_card(judge, ref, source, settings), "utf-8")
+    return judge
+
+
+def _margins(data: Comparisons) -> dict[int, float]:
+    """k/K for strengths up to K; nothing where all are equal, since they say nothing then."""
+    strengths = {row.strength for row in data}
+    return {k: k / max(strengths) for k in strengths} if len(strengths) > 1 else {}
+
+
+def _encoded(encoder: Encoder, rows: Sequence[Comparison], max_length: int, margins: dict[int, float]) -> RewardPairs:
+    """The pairs that are short enough."""
+    chosen, rejected = (
+        encoder.tokenize([encoder.answered_text(row.prompt, getattr(row, side)) for row in rows])
+        for side in ("chosen", "rejected")
+    )
+    short = [i for i in range(len(rows)) if max(len(chosen[i]), len(rejected[i])) <= max_length]
+
+    def kept(all_rows: Rows) -> Rows:
+        return [all_rows[i] for i in short]
+
+    return RewardPairs(kept(chosen), kept(rejected), torch.tensor([margins.get(rows[i].strength, 0.0) for i in short]))
+
+
+def _measured(judge: RewardModel, rows: Sequence[Comparison]) -> tuple[Accuracy, dict[int, Accuracy], Calibration]:
+    prompts = [row.prompt for row in rows]
+    better, worse = (np.array(judge(prompts, [getattr(row, side) for row in rows])) for side in ("chosen", "rejected"))
+    right = better > worse
+    longer = np.array([len(row.chosen) > len(row.rejected) for row in rows])
+    strength = np.array([row.strength for row in rows])
+
+    def accuracy(mine: Any) -> Accuracy:
+        return Accuracy(int(mine.sum()), float(right[mine].mean()), float(longer[mine].mean()))
+
+    by_strength = {int(k): accuracy(strength == k) for k in np.unique(strength)}
+    return accuracy(np.ones(len(rows), dtype=bool)), by_strength, calibration(better - worse)
+
+
+def _card(judge: TrainedJudge, ref: DataRef, source: ModelSource, settings: RewardSettings) -> str:
+    lines = [
+        "---", "library_name: transformers", "pipeline_tag: text-classification", f"base_model: {source.path}", "---",
+        "# A judge", "",
+        f"A reward model trained with unmdpo on {judge.trained_on:,} pairs of {ref.path}, from {source.path}.", "",
+        "On held-out prompts, the share of pairs that it orders as their labels do:", "",
+        "| strength | pairs | judge | longer is better |", "|---|---|---|---|",
+    ]  # fmt: skip
+    for name, found in judge.table.items():
+        lines.append(f"| {name} | {found.pairs:,} | {100 * found.judge:.1f} % | {100 * found.length:.1f} % |")
+    lines += ["", f"Expected calibration error: {judge.calibration.error:.3f}. Settings: {asdict(settings)}.", ""]
+    return "\n".join(lines)

@@ -1,0 +1,141 @@
+"""Judges of one's own: trained on pairs, measured on prompts they have not seen, and used in a recipe."""
+
+import json
+import random
+
+import pytest
+import torch
+from torch.nn.functional import logsigmoid
+from typer.testing import CliRunner
+
+from tests.worlds.pipeline import recipe, world, write_model
+from unmdpo.cli import app
+from unmdpo.engine.inference.judges import RewardModel
+from unmdpo.engine.models import load_tokenizer
+from unmdpo.engine.settings import ModelSource
+from unmdpo.engine.training import reward
+from unmdpo.engine.training.reward import RewardPairs, open_with_new_head
+from unmdpo.pipeline.executors import execute
+from unmdpo.pipeline.run import open_run
+from unmdpo.pipeline.store import Store
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return world(tmp_path_factory.mktemp("judges"))
+
+
+def write_pairs(path, count=480):
+    """The better response has w7 in it; the longer one is better in half of the pairs."""
+    rng = random.Random(0)
+
+    def words(number):
+        return [f"w{rng.randrange(10, 60)}" for _ in range(number)]
+
+    rows = [
+        {
+            "prompt": f"w{number % 60} w{number // 60} w5",
+            "chosen": " ".join([*words(rng.choice([2, 5])), "w7"]),
+            "rejected": " ".join([*words(rng.choice([2, 5])), "w8"]),
+            "strength": 1 + number % 3,
+        }
+        for number in range(count)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def train(data, out, model, *options):
+    given = ["--model", str(model), "--batch", "16", "--epochs", "8", "--learning-rate", "0.003", "--held-out", "0.25"]
+    return CliRunner().invoke(app, ["judge", "train", str(data), str(out), *given, *options])
+
+
+@pytest.mark.parametrize("options", [[], ["--lora", "8", "--learning-rate", "0.01"]], ids=["all weights", "lora"])
+def test_a_judge_learns_what_is_better_and_judges_in_a_recipe(folder, tmp_path, options):
+    out = tmp_path / "judge"
+    done = train(write_pairs(tmp_path / "pairs.jsonl"), out, folder / "model", *options)
+    assert done.exit_code == 0, done.output
+    found = json.loads((out / "judge.json").read_text())
+    assert found["trained_on"] == 360
+    assert found["held_out"]["pairs"] == 120
+    assert found["held_out"]["judge"] > 0.9
+    assert 0.1 < found["held_out"]["length"] < 0.6
+    assert {*found["by_strength"]} == {"1", "2", "3"}
+    assert sum(part["pairs"] for part in found["calibration"]["bins"]) == 120
+    assert f"evaluation: {{judge: {{path: {out}}}}}" in done.output
+    evaluation = recipe(folder).model_dump()["evaluation"] | {"judge": {"path": str(out)}, "initial": False}
+    policies = {"dpo": {"objective": "dpo"}, "simpo": {"objective": "simpo"}}
+    run = open_run(recipe(folder, evaluation=evaluation, policies=policies, scales={}), Store(tmp_path / "store"))
+    assert execute(run).summarized
+
+
+def test_the_same_seed_gives_the_same_judge(folder, tmp_path):
+    data = write_pairs(tmp_path / "pairs.jsonl", 60)
+    for name in ("one", "two"):
+        assert train(data, tmp_path / name, folder / "model").exit_code == 0
+    one, two = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two"))
+    assert one == two
+
+
+def test_the_loss_by_hand(folder, monkeypatch):
+    """Each conversation by itself, without padding; groups of any size give the same gradients."""
+    source = ModelSource(path=str(folder / "model"))
+    model = open_with_new_head(source, load_tokenizer(source), 3).train(False)
+    pairs = RewardPairs([[5, 6, 7], [8, 9]], [[5, 6], [8, 9, 10, 11]], torch.tensor([1 / 3, 1.0]))
+    score = [[model(torch.tensor([row])).logits.item() for row in rows] for rows in (pairs.chosen, pairs.rejected)]
+    difference = torch.tensor(score[0]) - torch.tensor(score[1])
+    gradients = []
+    for budget in (1, 10_000):
+        monkeypatch.setattr(reward, "CPU_TOKENS", budget)
+        model.zero_grad()
+        loss, right = reward._step(model, pairs, [0, 1])
+        assert loss == pytest.approx(-logsigmoid(difference - pairs.margins).mean().item(), abs=1e-6)
+        assert right == (difference > 0).float().mean().item()
+        gradients.append(model.score.weight.grad.clone())
+    assert torch.allclose(*gradients, atol=1e-6)
+
+
+def test_what_cannot_be_trained_is_told(folder, tmp_path):
+    data = write_pairs(tmp_path / "pairs.jsonl", 20)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").write_text("")
+    for out, options, said in (
+        (tmp_path / "full", [], "already exists; name a new folder"),
+        (
+            tmp_path / "a",
+            ["--batch", "400"],
+            "15 of 15 pairs to train on have at most 2048 tokens, and do not fill one batch of 400",
+        ),
+        (tmp_path / "b", ["--max-length", "8"], "0 of 15 pairs"),
+        (tmp_path / "c", ["--model", str(tmp_path / "nowhere")], "nowhere"),
+    ):
+        done = train(data, out, folder / "model", *options)
+        assert done.exit_code == 2, done.output
+        assert said in done.output
+        assert not out.exists() or out.name == "full"
+
+
+def test_a_model_that_lacks_more_than_a_head_is_refused(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    write_model(tmp_path / "model")
+    path = tmp_path / "model" / "model.safetensors"
+    weights = load_file(path)
+    del weights["model.norm.weight"]
+    save_file(weights, path, metadata={"format": "pt"})
+    done = train(write_pairs(tmp_path / "pairs.jsonl"), tmp_path / "out", tmp_path / "model")
+    assert done.exit_code == 2
+    assert "it lacks model.norm.weight" in done.output
+
+
+def test_a_judge_reads_what_it_was_trained_on(folder, tmp_path):
+    """The command's measure, and the judge as recipes open it, agree."""
+    data = write_pairs(tmp_path / "pairs.jsonl", 60)
+    assert train(data, tmp_path / "judge", folder / "model").exit_code == 0
+    judge = RewardModel(ModelSource(path=str(tmp_path / "judge")))
+    rows = [json.loads(line) for line in data.read_text().splitlines()]
+    from unmdpo.data import Message
+
+    prompts = [(Message("user", row["prompt"]),) for row in rows]
+    better, worse = (torch.tensor(judge(prompts, [row[side] for row in rows])) for side in ("chosen", "rejected"))
+    assert float((better > worse).float().mean()) > 0.8
