@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
-from pydantic import Field, SerializeAsAny
+from pydantic import Field, SerializeAsAny, model_validator
 
 from unmdpo.catalog.code import Code
 from unmdpo.catalog.endpoints import ADDRESS
@@ -31,9 +31,21 @@ class FunctionSettings(JudgeSettings):
 
 
 class EndpointSettings(JudgeSettings):
+    later: ClassVar = frozenset({"logprobs", "reasons"})
+
     endpoint: str = Field(pattern=ADDRESS, description="URL of an OpenAI-compatible API, without any key")
     model: str = Field(description="the model's name at the endpoint")
     key: str = Field("OPENAI_API_KEY", description="environment variable with the endpoint's API key")
+    logprobs: bool = Field(
+        True, description="read the labels' probabilities; otherwise ask in both orders, and read what it says"
+    )
+    reasons: bool = Field(False, description="without logprobs: let it give reasons before its verdict")
+
+    @model_validator(mode="after")
+    def _speaks(self) -> Self:
+        if self.reasons and self.logprobs:
+            raise ValueError("reasons need logprobs: false, since the verdict comes after them")
+        return self
 
 
 @dataclass(frozen=True)
@@ -54,6 +66,10 @@ def _code(name: str) -> Code:
     return Code(f"unmdpo.engine.inference.{name}")
 
 
+def _pairwise_judge(settings: EndpointSettings) -> Any:
+    return _code("endpoint:PairwiseJudge" if settings.logprobs else "spoken:SpokenJudge")(settings)
+
+
 _ROWS = (
     JudgeKind(
         "reward-model", "a sequence classifier with one output", RewardModelSettings, key="path",
@@ -67,7 +83,7 @@ _ROWS = (
     ),
     JudgeKind(
         "endpoint", "a model behind an OpenAI-compatible API that compares pairs", EndpointSettings, key="endpoint",
-        open=_code("endpoint:PairwiseJudge"), pairwise=True,
+        open=_pairwise_judge, pairwise=True,
     ),
 )  # fmt: skip
 JUDGES: dict[str, JudgeKind] = {row.name: row for row in _ROWS}

@@ -143,8 +143,8 @@ class PairwiseJudge:
         content = choices[0].logprobs and choices[0].logprobs.content
         if not content:
             raise UserError(
-                f"the judge at {self.settings.endpoint} returns no log-probabilities for its answer; "
-                "use an endpoint that does"
+                f"the judge at {self.settings.endpoint} returns no log-probabilities for its answer; use an endpoint "
+                "that does, or set evaluation.judge.logprobs=false"
             )
         probability = {FIRST: 0.0, SECOND: 0.0}
         for alternative in content[0].top_logprobs or [content[0]]:

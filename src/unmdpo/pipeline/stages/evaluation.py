@@ -8,6 +8,7 @@ import numpy as np
 from unmdpo.catalog.judges import AnyJudge, kind_of
 from unmdpo.engine.inference.endpoint import PairwiseJudge, Question
 from unmdpo.engine.inference.judges import checked
+from unmdpo.engine.inference.spoken import SpokenJudge
 from unmdpo.engine.ranks import Ranks
 from unmdpo.journal import Journal
 from unmdpo.pipeline.artifacts import GENERATIONS, PANEL, SCORES, Line, Panel
@@ -67,11 +68,12 @@ def judge(job: Job[JudgementSettings]) -> Notes:
     ]
     if Ranks.current().first:
         job.save(SCORES, rows)
-    return {"mean_score": float(np.mean(scores))}
+    spent = {"spent": dict(opened.spent)} if isinstance(opened, SpokenJudge) else {}
+    return {"mean_score": float(np.mean(scores)), **spent}
 
 
 def _preferences(
-    judge: PairwiseJudge, job: Job[JudgementSettings], prompts: Panel, responses: list[Line]
+    judge: PairwiseJudge | SpokenJudge, job: Job[JudgementSettings], prompts: Panel, responses: list[Line]
 ) -> list[float]:
     """The probability that the judge prefers each response to the baseline's. Resumes where it stopped, since every
     answer may cost money."""
