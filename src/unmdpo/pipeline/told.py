@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+SURE, EVEN = 0.05, 50.0  # largest chance of a result that counts, and the win rate of equals, in percent
+
 
 def tables_of(report: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """A panel's tables by judge; a single judge has no name."""
@@ -33,6 +35,29 @@ def remarks(report: Mapping[str, Any], methods: Mapping[str, str]) -> Iterator[s
         close = "" if correlation is None else f", rank correlation {correlation:.2f}"
         names, same = " and ".join(pair["judges"]), pair["same_verdict"]
         yield f"judges {names} say the same about {same:.0f} % of answers{close}"
+
+
+def found_out(summary: Mapping[str, Any]) -> str | None:
+    """The main result in a sentence or two: on the last panel, by the judge that selects, the policy with the largest
+    win rate against the baseline. It is told apart from 50 % after Holm's correction."""
+    if not summary:
+        return None
+    panel, report = [*summary.items()][-1]
+    judge, tables = next(iter(tables_of(report).items()))
+    outcomes, baseline = tables["against"][report["baseline"]], report["baseline"]
+    if not outcomes:
+        return None
+    best = max(outcomes, key=lambda name: outcomes[name]["win_rate"]["value"])
+    rate, by = outcomes[best]["win_rate"], f", by {judge}" if judge else ""
+    numbers = f"{rate['value']:.1f} % [{rate['low']:.1f}, {rate['high']:.1f}]"
+    where = f"on the {report['prompts']} prompts of {panel}{by}"
+    if outcomes[best].get("holm_win_rate", outcomes[best]["p_win_rate"]) >= SURE or rate["value"] <= EVEN:
+        return f"No policy was told apart from {baseline} {where}: the best, {best}, won {numbers}."
+    others = [name for name in outcomes if name != best and outcomes[name]["win_rate"]["high"] >= rate["low"]]
+    close = f" It is not told apart from {', '.join(others)}, whose intervals overlap." if others else ""
+    adjusted = outcomes[best]["length_adjusted"]
+    length = "" if adjusted is None else f"; at equal length, {adjusted['value']:.1f} %"
+    return f"{best} won against {baseline} {where}: {numbers}{length}.{close}"
 
 
 def best_settings(outcomes: Mapping[str, Any], methods: Mapping[str, str]) -> dict[str, str]:

@@ -9,11 +9,12 @@ from typing import Any
 
 from markupsafe import Markup
 
+from unmdpo.catalog.judges import kind_of
 from unmdpo.catalog.objectives import INITIAL
 from unmdpo.engine.training.metrics import clock
 from unmdpo.errors import UserError
 from unmdpo.pipeline.run import Run
-from unmdpo.pipeline.told import chance, remarks, tables_of
+from unmdpo.pipeline.told import chance, found_out, remarks, tables_of
 from unmdpo.report import charts
 from unmdpo.report.charts import Interval
 from unmdpo.report.collect import Facts, PanelFacts, ScaleFacts, Truth, collect
@@ -33,6 +34,8 @@ def write_report(run: Run, path: Path, truth: Truth | None = None) -> Path:
 def render(facts: Facts) -> str:
     return template("page.html", clock=clock, amount=amount, estimate=estimate, chance=chance).render(
         recipe=facts.run.recipe,
+        found=found_out(facts.summary),
+        asked=_asked(facts),
         folder=facts.run.folder.name,
         results=[
             _result(facts, panel, judge) for panel, report in facts.summary.items() for judge in tables_of(report)
@@ -65,6 +68,22 @@ def render(facts: Facts) -> str:
         style=asset("style.css"),
         script=asset("script.js"),
     )
+
+
+def _asked(facts: Facts) -> dict[str, str]:
+    """What somebody who opens the page wants to know first: the model, the data, the judges, how often."""
+    recipe, evaluation = facts.run.recipe, facts.run.recipe.evaluation
+    said = {"model": recipe.model.path}
+    said["data"] = ", ".join(str(part.place) for part in recipe.data.parts.values())
+    if facts.data is not None:
+        said["comparisons"] = facts.data.line()
+    if evaluation is not None:
+        judges = evaluation.all_judges.items()
+        said["judge"] = ", ".join(str(getattr(judge, kind_of(judge).key)) for _, judge in judges)
+    seeds = {len(trainings) for trainings in recipe.runs.values()}
+    if max(seeds, default=1) > 1:
+        said["seeds"] = f"up to {max(seeds)} for each policy"
+    return said
 
 
 def _result(facts: Facts, panel: str, judge: str) -> dict[str, Any]:

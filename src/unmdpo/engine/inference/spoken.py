@@ -1,7 +1,7 @@
 """Pairwise judging by what a language model says, where its endpoint tells no log-probabilities.
 
-Each pair is asked about in both orders, since judges favour a position. The score is the mean of both verdicts: 1 if the
-candidate is better, 0 if the baseline is, one half for a tie. The judge may give reasons first, as in MT-Bench.
+Each pair is asked about in both orders, since judges favour a position. The score is the mean of both verdicts: 1 if
+the candidate is better, 0 if the baseline is, one half for a tie. The judge may give reasons first, as in MT-Bench.
 """
 
 import re
@@ -40,7 +40,7 @@ WITH_REASONS = (
 
 
 def verdict(said: str) -> float | None:
-    """1 for the first response, 0 for the second, one half for a tie, None if nothing is said: the last word counts."""
+    """1 for the first response, 0 for the second, one half for a tie, None if nothing is said."""
     found = VERDICT.findall(said) or WORD.findall(said)
     if not found:
         return None

@@ -1,5 +1,5 @@
 "use strict";
-// The theme switch and the answer browser. Model output only ever becomes text nodes.
+// The theme switch, tables, and the answer browser. Model output only ever becomes text nodes.
 const by = (id) => document.getElementById(id);
 
 by("theme").addEventListener("click", changeTheme);
@@ -8,6 +8,57 @@ function changeTheme() {
   const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   root.dataset.theme = dark ? "light" : "dark";
 }
+
+// Tables: a click on a column's name sorts by it, and each can be saved.
+const cellText = (row, column) => row.cells[column]?.textContent.trim() ?? "";
+function compareCells(a, b) {
+  const [x, y] = [parseFloat(a.replace(/,/g, "")), parseFloat(b.replace(/,/g, ""))];
+  return Number.isNaN(x) || Number.isNaN(y) ? a.localeCompare(b) : x - y;
+}
+
+function sortBy(table, column, down) {
+  const groups = []; // rows of seeds stay below their policy
+  for (const row of table.tBodies[0].rows) {
+    if (row.classList.contains("quiet") && groups.length) groups[groups.length - 1].push(row);
+    else groups.push([row]);
+  }
+  groups.sort((a, b) => (down ? -1 : 1) * compareCells(cellText(a[0], column), cellText(b[0], column)));
+  table.tBodies[0].append(...groups.flat());
+}
+
+function saveAsCsv(table, name) {
+  const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text);
+  const lines = [...table.rows].map((row) => [...row.cells].map((cell) => quoted(cell.textContent.trim().replace(/\s+/g, " "))).join(","));
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([lines.join("\n") + "\n"], { type: "text/csv" }));
+  link.download = name;
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
+
+document.querySelectorAll("table").forEach((table, number) => {
+  if (!table.tHead || !table.tBodies.length) return;
+  [...table.tHead.rows[0].cells].forEach((head, column) => {
+    head.tabIndex = 0;
+    head.title = "sort";
+    const sort = () => {
+      const down = head.getAttribute("aria-sort") !== "descending";
+      for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", down ? "descending" : "ascending");
+      sortBy(table, column, down);
+    };
+    head.addEventListener("click", sort);
+    head.addEventListener("keydown", (event) => event.key === "Enter" && sort());
+  });
+  const save = document.createElement("button");
+  save.type = "button";
+  save.className = "save";
+  save.textContent = "CSV";
+  save.title = "save this table";
+  const section = table.closest("section")?.id ?? "table";
+  save.addEventListener("click", () => saveAsCsv(table, `${section}-${number + 1}.csv`));
+  table.parentElement.after(save);
+});
 
 async function unpacked(element) {
   const bytes = Uint8Array.from(atob(element.textContent), (character) => character.charCodeAt(0));
@@ -45,6 +96,26 @@ async function choosePanel() {
   fill(by("opponent"), policies, baseline);
   fill(by("domain"), ["", ...[...new Set(texts.domains)].filter(Boolean).sort()], "");
   await choosePolicies(texts);
+}
+
+// The pair that is shown has an address: #answer/panel/candidate/opponent/place, each part encoded.
+const ADDRESS = "#answer/";
+async function followAddress() {
+  const [name, candidate, opponent, place] = location.hash.slice(ADDRESS.length).split("/").map(decodeURIComponent);
+  const known = (select, value) => [...select.options].some((option) => option.value === value);
+  if (!known(by("panel"), name)) return;
+  by("panel").value = name;
+  await choosePanel();
+  if (!known(by("candidate"), candidate) || !known(by("opponent"), opponent)) return;
+  [by("candidate").value, by("opponent").value] = [candidate, opponent];
+  await choosePolicies();
+  show(shown.findIndex((one) => one.place === Number(place)));
+  by("answers").scrollIntoView();
+}
+
+function writeAddress(place) {
+  const parts = [panel, by("candidate").value, by("opponent").value, place].map(encodeURIComponent);
+  history.replaceState(null, "", ADDRESS + parts.join("/"));
 }
 
 async function choosePolicies(texts = prompts) {
@@ -86,11 +157,11 @@ function listed({ place, outcome }, row) {
   result.textContent = outcome;
   result.className = outcome;
   item.append(text, result);
-  item.addEventListener("click", () => show(row));
+  item.addEventListener("click", () => show(row, true));
   return item;
 }
 
-function show(row) {
+function show(row, addressed = false) {
   const items = by("list").children;
   items[current]?.removeAttribute("aria-selected");
   current = Math.max(0, Math.min(row, shown.length - 1));
@@ -108,6 +179,7 @@ function show(row) {
   by("prompt").textContent = prompts.prompts[place];
   side("candidate", ours[place], shown[current].outcome);
   side("opponent", theirs[place], "");
+  if (addressed) writeAddress(place);
 }
 
 function side(which, answer, outcome) {
@@ -126,8 +198,8 @@ document.addEventListener("keydown", (event) => {
   }
   if (event.key === "t") changeTheme();
   if (!by("list")) return;
-  if (event.key === "j" || event.key === "ArrowRight") show(current + 1);
-  if (event.key === "k" || event.key === "ArrowLeft") show(current - 1);
+  if (event.key === "j" || event.key === "ArrowRight") show(current + 1, true);
+  if (event.key === "k" || event.key === "ArrowLeft") show(current - 1, true);
   if (event.key === "/") {
     event.preventDefault();
     by("search").focus();
@@ -144,5 +216,5 @@ if (by("filters")) {
     clearTimeout(waiting);
     waiting = setTimeout(filter, 120);
   });
-  choosePanel();
+  (location.hash.startsWith(ADDRESS) ? followAddress() : choosePanel());
 }

@@ -1,0 +1,33 @@
+"""The main result in words."""
+
+from unmdpo.pipeline.told import found_out
+
+
+def outcome(value, low, high, p, adjusted=None):
+    rate = {"value": value, "low": low, "high": high}
+    return {"win_rate": rate, "holm_win_rate": p, "p_win_rate": p, "length_adjusted": adjusted}
+
+
+def summary(**outcomes):
+    report = {"prompts": 200, "baseline": "dpo", "judges": {}, "against": {"dpo": outcomes}}
+    return {"tuning": None, "test": report}
+
+
+def test_a_winner_is_named_with_its_interval():
+    found = found_out(summary(a=outcome(61.2, 55.0, 67.0, 0.001, {"value": 59.0}), b=outcome(51.0, 45.0, 54.9, 0.7)))
+    assert found == "a won against dpo on the 200 prompts of test: 61.2 % [55.0, 67.0]; at equal length, 59.0 %."
+
+
+def test_whoever_is_as_good_is_named_too():
+    found = found_out(summary(a=outcome(61.2, 55.0, 67.0, 0.001), b=outcome(58.0, 52.0, 64.0, 0.02)))
+    assert found.endswith("It is not told apart from b, whose intervals overlap.")
+
+
+def test_no_winner():
+    for rate in (outcome(52.0, 46.0, 58.0, 0.4), outcome(30.0, 20.0, 40.0, 0.001)):
+        assert found_out(summary(a=rate)).startswith("No policy was told apart from dpo on the 200 prompts of test:")
+
+
+def test_nothing_to_tell():
+    assert found_out({}) is None
+    assert found_out(summary()) is None
