@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from unmdpo.errors import UserError
-from unmdpo.recipe import load_recipe, packaged, schema
+from unmdpo.recipe import described, load_recipe, packaged, schema
 from unmdpo.recipe.recipe import as_yaml
 from unmdpo.recipe.yamls import Document
 
@@ -366,3 +366,16 @@ def test_published_numbers_need_a_panel_and_a_policy_that_exist():
     for key in ("evaluation.published.eval40={dpo: {}}", "evaluation.published.eval400.dpoo={}"):
         with pytest.raises(UserError, match="did you mean"):
             load_recipe("hs3-1b", [key])
+
+
+def test_every_setting_says_what_it_means():
+    assert [one.key for one in described.settings() if not one.meaning] == []
+    keys = [one.key for one in described.settings()]
+    known = {"data.validation.fraction", "policies.NAME.training.adapter.rank", "evaluation.panels.NAME.size"}
+    assert known <= {*keys}
+    assert len(keys) == len({*keys})
+
+
+def test_the_page_of_settings_is_current():
+    page = Path(__file__).parents[2] / "docs" / "settings.md"
+    assert page.read_text("utf-8") == described.as_markdown(), "unmdpo recipes settings --markdown > docs/settings.md"

@@ -57,3 +57,25 @@ def schema() -> None:
     from unmdpo.recipe.loader import schema
 
     typer.echo(schema(), nl=False)
+
+
+@app.command()
+def settings(
+    word: Annotated[str, typer.Argument(help="Only settings that this word is part of, or of their meaning.")] = "",
+    markdown: Annotated[bool, typer.Option("--markdown", help="All of them, as a page.")] = False,
+) -> None:
+    """Explain every setting of a recipe."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from unmdpo.recipe import described
+
+    if markdown:
+        typer.echo(described.as_markdown(), nl=False)
+        return
+    table = Table("setting", "default", "meaning", box=None, pad_edge=False)
+    for one in described.settings():
+        if word.lower() in f"{one.key} {one.meaning}".lower():
+            table.add_row(*map(escape, one))
+    Console().print(table)

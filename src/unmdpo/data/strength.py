@@ -103,9 +103,11 @@ class PairRule(Strict):
 
     later: ClassVar = frozenset({"most"})
 
-    pairs: Literal["all", "neighbours"] = "all"
-    min_gap: Nonnegative = 0.0
-    most: Annotated[int, Field(ge=1, le=MOST_PAIRS)] = MOST_PAIRS
+    pairs: Literal["all", "neighbours"] = Field("all", description="every pair, or neighbours in the order of scores")
+    min_gap: Nonnegative = Field(0.0, description="smaller differences of scores are ties")
+    most: Annotated[int, Field(ge=1, le=MOST_PAIRS)] = Field(
+        MOST_PAIRS, description="pairs of one prompt; then some are drawn"
+    )
 
     def select(self, scores: Sequence[float]) -> Iterator[tuple[int, int, float]]:
         """Triples (better, worse, gap) of positions in `scores`; the gap of a tie is 0."""

@@ -20,7 +20,7 @@ class ModelSource(Strict):
     """Where a model comes from and how its prompts are formatted."""
 
     path: Place = Field(description="Hub name or local folder of the initial instruction-tuned model")
-    revision: str | None = None
+    revision: str | None = Field(None, description="branch, tag or commit on the Hub")
     gguf_file: Place | None = Field(None, description="a GGUF file at that path, with weights and tokenizer")
     template: str | None = Field(
         None, description="Jinja text, or a .jinja file, for a tokenizer without a chat template"
@@ -53,9 +53,9 @@ class ModelSource(Strict):
 class AdapterSettings(Strict):
     """Train a LoRA adapter instead of all weights."""
 
-    rank: Annotated[int, Field(ge=1, le=65_536)] = 64
+    rank: Annotated[int, Field(ge=1, le=65_536)] = Field(64, description="of the matrices beside each weight")
     alpha: Count | None = Field(None, description="default: 2·rank")
-    dropout: Share = 0.0
+    dropout: Share = Field(0.0, description="of the adapter's input")
     targets: str | list[str] = Field("all-linear", description="PEFT's target modules; never the head")
     four_bit: bool = Field(False, description="QLoRA: keep the frozen weights in four bits; needs bitsandbytes")
     merge: bool = Field(
@@ -69,8 +69,8 @@ PAPER_UPDATES = 150
 class Budget(Strict):
     """How long to train: a number of updates or of epochs."""
 
-    updates: Count | None = None
-    epochs: Count | None = None
+    updates: Count | None = Field(None, description="how many batches to learn from")
+    epochs: Count | None = Field(None, description="or how often to see all training comparisons")
 
     @model_validator(mode="after")
     def _one_budget(self) -> Self:
@@ -97,9 +97,9 @@ class DefaultBudget(Budget):
 class TrainingOverrides(Budget):
     """What one pilot or policy does differently; the rest is as in `training`."""
 
-    learning_rate: Rate | None = None
-    seed: Seed | None = None
-    adapter: AdapterSettings | None = None
+    learning_rate: Rate | None = Field(None, description="another one than training.learning_rate")
+    seed: Seed | None = Field(None, description="another one than training.seed")
+    adapter: AdapterSettings | None = Field(None, description="another one than training.adapter")
 
 
 class TrainingSettings(DefaultBudget):
@@ -108,14 +108,14 @@ class TrainingSettings(DefaultBudget):
     later: ClassVar = frozenset({"patience"})
 
     batch: Count = Field(128, description="pairs in a global batch")
-    learning_rate: Rate = 1e-6
+    learning_rate: Rate = Field(1e-6, description="the paper's, for 1B; 5e-5 suits 135M")
     warmup: Annotated[int, Field(ge=0)] = Field(20, description="updates before the full learning rate is reached")
     schedule: Schedule = Field("constant", description="learning rate schedule after the warm-up")
-    weight_decay: Nonnegative = 0.1
-    betas: Shares = (0.9, 0.98)
-    eps: Positive = 1e-5
+    weight_decay: Nonnegative = Field(0.1, description="AdamW's")
+    betas: Shares = Field((0.9, 0.98), description="AdamW's shares of the past in its moments")
+    eps: Positive = Field(1e-5, description="AdamW's smallest denominator")
     clip: Positive = Field(1.0, description="largest gradient norm")
-    adapter: AdapterSettings | None = None
+    adapter: AdapterSettings | None = Field(None, description="train a LoRA adapter instead of all weights")
     router_aux_loss_coef: Nonnegative = Field(
         0.0, description="weight of the loss that keeps a mixture's experts evenly used, on each microbatch"
     )
@@ -166,7 +166,7 @@ def updates_per_epoch(slots: int, batch: int) -> int:
 
 
 class WandbSettings(Strict):
-    project: str = Field("unmdpo", min_length=1)
+    project: str = Field("unmdpo", min_length=1, description="the project that runs appear in")
 
 
 class LoggingSettings(Strict):
@@ -189,7 +189,7 @@ class ComputeSettings(Strict):
         None, description="recompute activations; default: only if memory requires it"
     )
     offload_optimizer: bool = Field(False, description="keep the optimizer's moments in host memory")
-    checkpoint_minutes: Positive = 15.0
+    checkpoint_minutes: Positive = Field(15.0, description="between two checkpoints of a training")
     deterministic: bool = Field(
         False, description="on a GPU, use only kernels that reproduce the same bits, where PyTorch has them"
     )

@@ -36,7 +36,7 @@ class PanelRecipe(Strict):
     """Prompts that policies answer."""
 
     size: PanelSize = Field(description="prompts; or a share of those there are, such as 0.5; or all")
-    seed: Seed
+    seed: Seed = Field(description="for drawing them")
     path: Place | None = Field(
         None, description="a file of prompts (`prompt` or `instruction`) instead of the validation data"
     )
@@ -46,9 +46,9 @@ class PanelRecipe(Strict):
 class PublishedNumbers(Strict):
     """Numbers from a paper, with their intervals, shown next to ours."""
 
-    win_rate: Triple | float | None = None  # a single number if no interval was printed
-    reward_difference: Triple | float | None = None
-    length_ratio: Positive | None = None
+    win_rate: Triple | float | None = Field(None, description="in percent: value, low, high; or one number")
+    reward_difference: Triple | float | None = Field(None, description="ΔR: value, low, high; or one number")
+    length_ratio: Positive | None = Field(None, description="mean length over that of the opponent")
     length_controlled: Nonnegative | None = Field(None, description="AlpacaEval's win rate, in percent")
     characters: Positive | None = Field(None, description="mean characters per response")
 
@@ -56,13 +56,19 @@ class PublishedNumbers(Strict):
 class PublishedRecipe(PublishedNumbers):
     """A policy's numbers against the baseline, and against others."""
 
-    against: dict[Name, PublishedNumbers] = Field({}, json_schema_extra=names_only)
+    against: dict[Name, PublishedNumbers] = Field(
+        {}, description="opponent → the numbers against it", json_schema_extra=names_only
+    )
 
 
 class EvaluationRecipe(Strict):
     baseline: str = Field(description="the policy that all others are compared with")
-    panels: dict[Name, PanelRecipe] = Field(min_length=1, json_schema_extra=names_only)
-    judge: AnyJudge | None = None
+    panels: dict[Name, PanelRecipe] = Field(
+        min_length=1,
+        description="sets of prompts to answer, by name; none shares a prompt",
+        json_schema_extra=names_only,
+    )
+    judge: AnyJudge | None = Field(None, description="who says how good answers are: `path`, `function` or `endpoint`")
     judges: dict[Name, AnyJudge] = Field(
         {},
         description="several judges, by name, instead of one: every table is made by each, and the first selects",

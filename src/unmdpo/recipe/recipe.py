@@ -23,22 +23,26 @@ class Recipe(Strict):
 
     later: ClassVar = frozenset({"logging"})
 
-    name: Name
-    description: str = ""
+    name: Name = Field(description="of the run, in the store and in the report")
+    description: str = Field("", description="a line about it")
     table: str = Field("", description="the paper's table that it repeats; recipes are listed by it")
-    seed: Seed = SEED
+    seed: Seed = Field(SEED, description="of everything that has no seed of its own")
     beta: Positive = Field(
         BETA, description="β₀ for pilots and for every objective without its own β (SimPO has its own)"
     )
-    model: ModelSource
-    data: DataRecipe
-    training: TrainingSettings = TrainingSettings()
-    pilots: PilotsRecipe = PilotsRecipe()
-    scales: dict[Name, ScaleRecipe] = Field({}, json_schema_extra=names_only)
-    policies: dict[Name, PolicyRecipe] = Field(min_length=1, json_schema_extra=names_only)
-    evaluation: EvaluationRecipe | None = None
-    compute: ComputeSettings = ComputeSettings()
-    logging: LoggingSettings = LoggingSettings()
+    model: ModelSource = Field(description="the initial model, which is the reference too")
+    data: DataRecipe = Field(description="what to learn from")
+    training: TrainingSettings = Field(TrainingSettings(), description="how policies are trained")
+    pilots: PilotsRecipe = Field(PilotsRecipe(), description="the runs that scales are fitted to")
+    scales: dict[Name, ScaleRecipe] = Field(
+        {}, description="how uncertain each prompt is, by name", json_schema_extra=names_only
+    )
+    policies: dict[Name, PolicyRecipe] = Field(
+        min_length=1, description="what is trained, by name", json_schema_extra=names_only
+    )
+    evaluation: EvaluationRecipe | None = Field(None, description="who is compared with whom, and by whom")
+    compute: ComputeSettings = Field(ComputeSettings(), description="how the work is done")
+    logging: LoggingSettings = Field(LoggingSettings(), description="where metrics are written beside the store")
 
     @property
     def digest(self) -> str:

@@ -55,7 +55,7 @@ EstimatorName = Annotated[str, Field(json_schema_extra=_names_of(ESTIMATORS))]
 
 class ValidationRecipe(Strict):
     path: Place | None = Field(None, description="file, folder or Hub name, if not the training data's")
-    split: str = "validation"
+    split: str = Field("validation", description="of the training data's source")
     fraction: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None, description="hold out this share of the training prompts instead"
     )
@@ -75,18 +75,18 @@ class ValidationRecipe(Strict):
 class RowsRecipe(Strict):
     """Which rows to read, and how they become comparisons."""
 
-    source: SourceName = AUTO
+    source: SourceName = Field(AUTO, description="how rows are read; auto recognizes it by their columns")
     path: Place | None = Field(None, description="file, folder or Hub name; default: the source's own")
-    revision: str | None = None
+    revision: str | None = Field(None, description="branch, tag or commit on the Hub")
     config: str | None = Field(None, description="configuration of a Hub dataset, or a subfolder")
-    split: str = "train"
+    split: str = Field("train", description="the split to train on, or all")
     max_bad_rows: BadRowLimit = A_FEW
     strict: bool = Field(False, description="skip no bad row at all, whatever max_bad_rows says")
     columns: dict[str, str] = Field(
         {}, description="what a column holds → its name, with dots into nested fields, such as chosen: answers.0.text"
     )
-    strength: StrengthRule = StrengthRule()
-    pairing: PairRule = PairRule()
+    strength: StrengthRule = Field(StrengthRule(), description="how strengths are read, or cut from margins")
+    pairing: PairRule = Field(PairRule(), description="which of several scored responses are compared")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -131,7 +131,7 @@ class DataRecipe(RowsRecipe):
         json_schema_extra=names_only,
     )
     max_length: Count = Field(MAX_LENGTH, description="most tokens in a prompt with its response")
-    validation: ValidationRecipe = ValidationRecipe()
+    validation: ValidationRecipe = Field(ValidationRecipe(), description="where prompts for evaluation come from")
 
     def _check_place(self) -> None:
         if not self.mix:
@@ -158,9 +158,9 @@ class PilotsRecipe(DefaultBudget, TrainingOverrides):
         "folds",
         description="from one pilot for each fold, trained on the others; or from pilots that pass over the data once",
     )
-    folds: Annotated[int, Field(ge=2, le=100)] = 5
-    fold_seed: Seed = FOLD_SEED
-    objective: ObjectiveName = "fixed-margin"
+    folds: Annotated[int, Field(ge=2, le=100)] = Field(5, description="of the prompts; one pilot is trained for each")
+    fold_seed: Seed = Field(FOLD_SEED, description="decides which fold a prompt is in")
+    objective: ObjectiveName = Field("fixed-margin", description="what pilots are trained with")
     settings: dict[str, Any] = Field(
         {}, description="the objective's settings; default: τ and m(k) of the scales that are fitted to the pilots"
     )
@@ -204,9 +204,11 @@ class PilotsRecipe(DefaultBudget, TrainingOverrides):
 class ScaleRecipe(Strict):
     """How a scale is learned; `settings` are the estimator's, some of which have their own key here."""
 
-    estimator: EstimatorName
+    estimator: EstimatorName = Field(description="how q is learned")
     fit: Placement | None = Field(None, description="placement of the margin; default: the estimator's")
-    unit: Annotated[str, Field(json_schema_extra={"enum": ["prompt", "pair"]})] = "prompt"
+    unit: Annotated[str, Field(json_schema_extra={"enum": ["prompt", "pair"]})] = Field(
+        "prompt", description="what has a q of its own"
+    )
     length_normalized: bool = Field(False, description="fit to log-ratios per token")
     domains: bool = Field(True, description="whether the head has a learned term for each domain")
     centered: bool | None = Field(None, description="whether the map is centered; default: the estimator's")
@@ -238,10 +240,10 @@ class ScaleRecipe(Strict):
 
 
 class PolicyRecipe(Strict):
-    objective: ObjectiveName
+    objective: ObjectiveName = Field(description="what it is trained with")
     scale: str | None = Field(None, description="the name of one of the recipe's scales")
     settings: dict[str, Any] = Field({}, description="the objective's settings, such as beta or tau")
-    training: TrainingOverrides = TrainingOverrides()
+    training: TrainingOverrides = Field(TrainingOverrides(), description="what it does otherwise than `training`")
     seeds: Seeds = Field((), description="train it once with each; tables show means over them, and each of them")
 
     @model_validator(mode="after")
