@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Iterable
 from difflib import get_close_matches
+from os import _exit  # not by name at the call: while a judge's code runs, that one is refused
 from types import FrameType
 
 MAX_NAMES = 20
@@ -75,4 +76,4 @@ def _end(number: int, frame: FrameType | None) -> None:
     """Nothing is waited for; what is finished is kept all the same, and processes that were started end by
     themselves."""
     os.write(2, b"stopped at once; finished work is kept, and the same command continues from there\n")
-    os._exit(128 + number)
+    _exit(128 + number)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
+from os import _exit  # a judge's code may not call it, and what runs beside it must be able to
 from typing import Any
 
 WORKERS = "unmdpo.pipeline.executors.workers"
@@ -52,7 +53,7 @@ def _stop_after(wait: Callable[[], object]) -> None:
         wait()
         os.kill(os.getpid(), signal.SIGTERM)  # as if asked: a checkpoint is written
         time.sleep(GRACE)
-        os._exit(128 + signal.SIGTERM)
+        _exit(128 + signal.SIGTERM)
 
     threading.Thread(target=watch, name="unmdpo-watch", daemon=True).start()
 

@@ -22,6 +22,8 @@ def main(*command: str) -> int:
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True) as program:
         threading.Thread(target=_watch, args=(program,), daemon=True).start()
         code = program.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)  # what it started and left behind
     return code if code >= 0 else 128 - code
 
 

@@ -41,6 +41,7 @@ def test_bars_and_the_time_that_is_left(monkeypatch):
     board = Board(3)
     board.expected({"pilot[0]": 60.0, "policy[dpo]": 30.0, "summary": 10.0})
     board.started("pilot[0]")
+    board.progress("pilot[0]", "0/150")
     assert board.remaining.told() is None  # no pace yet
     now[0] += 30
     board.progress("pilot[0]", "75/150 · loss 0.6")
@@ -52,6 +53,19 @@ def test_bars_and_the_time_that_is_left(monkeypatch):
     board.finished("policy[dpo]", 10.0)
     board.finished("summary", 1.0)
     assert board.remaining.told() is None
+
+
+def test_what_earlier_attempts_did_is_no_pace(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    board = Board(2)
+    board.expected({"policy[dpo]": 100.0})
+    now[0] += 1
+    board.progress("policy[dpo]", "100/150 · loss 0.6")  # resumed there
+    assert board.remaining.told() is None
+    now[0] += 30
+    board.progress("policy[dpo]", "125/150 · loss 0.6")
+    assert board.remaining.told() == "about 30 seconds left"
 
 
 def test_lines_tell_what_is_left():

@@ -3,13 +3,14 @@
 import json
 import shutil
 import struct
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from tests.worlds.pipeline import write_model
 from unmdpo.engine import intact
-from unmdpo.engine.intact import check_files
+from unmdpo.engine.intact import check_files, check_hub_weights
 from unmdpo.engine.models import check_reachable, load_model, load_tokenizer
 from unmdpo.engine.settings import ModelSource
 from unmdpo.errors import UserError
@@ -115,19 +116,20 @@ def test_a_whole_model_is_fine(folder):
 )
 def test_pickled_weights_on_the_hub_are_found_by_their_names(names, refused, monkeypatch):
     monkeypatch.setattr(intact, "is_offline_mode", lambda: False)
-    monkeypatch.setattr(intact, "list_repo_files", lambda path, revision: names)
+    files = [SimpleNamespace(rfilename=name) for name in names]
+    monkeypatch.setattr(intact.HfApi, "model_info", lambda *_, **__: SimpleNamespace(siblings=files))
     source = ModelSource(path="somebody/model", revision="v1")
     if not refused:
-        check_files(source)
+        check_hub_weights(source)
         return
     with pytest.raises(UserError, match=r"^somebody/model, pytorch_model\.bin: weights in pickled files"):
-        check_files(source)
+        check_hub_weights(source)
 
 
 def test_without_a_network_nothing_is_known_of_the_hub(monkeypatch):
-    def unreachable(path, revision):
+    def unreachable(*_, **__):
         raise ConnectionError
 
     monkeypatch.setattr(intact, "is_offline_mode", lambda: False)
-    monkeypatch.setattr(intact, "list_repo_files", unreachable)
-    check_files(ModelSource(path="somebody/model"))
+    monkeypatch.setattr(intact.HfApi, "model_info", unreachable)
+    check_hub_weights(ModelSource(path="somebody/model"))

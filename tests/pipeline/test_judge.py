@@ -104,7 +104,7 @@ def test_what_cannot_be_trained_is_told(folder, tmp_path):
         (
             tmp_path / "a",
             ["--batch", "400"],
-            "15 of 15 pairs to train on have at most 2048 tokens, and do not fill one batch of 400",
+            "15 of 15 pairs to train on have at most 256 tokens, and do not fill one batch of 400",
         ),
         (tmp_path / "b", ["--max-length", "8"], "0 of 15 pairs"),
         (tmp_path / "c", ["--model", str(tmp_path / "nowhere")], "nowhere"),

@@ -173,7 +173,11 @@ def test_questions_may_be_texts_or_messages(done):
     assert len(set(policy.generate(asked, 4))) == 1
     q = done.scale("seq").predict(asked)
     assert torch.allclose(q, q[:1], atol=1e-5)
-    for wrong in (lambda: policy.generate("w1 w2"), lambda: (policy / "model").generate(["w1"])):
+    for wrong in (
+        lambda: done.scale("seq").predict("w1"),
+        lambda: policy.generate("w1 w2"),
+        lambda: (policy / "model").generate(["w1"]),
+    ):
         with pytest.raises(UserError):
             wrong()
 

@@ -24,8 +24,22 @@ def test_whoever_is_as_good_is_named_too():
 
 
 def test_no_winner():
-    for rate in (outcome(52.0, 46.0, 58.0, 0.4), outcome(30.0, 20.0, 40.0, 0.001)):
-        assert found_out(summary(a=rate)).startswith("No policy was told apart from dpo on the 200 prompts of test:")
+    found = found_out(summary(a=outcome(52.0, 46.0, 58.0, 0.4)))
+    assert (
+        found == "No policy was told apart from dpo on the 200 prompts of test: the best, a, won 52.0 % [46.0, 58.0]."
+    )
+
+
+def test_losers_are_named():
+    found = found_out(summary(a=outcome(30.0, 20.0, 40.0, 0.001), b=outcome(49.0, 44.0, 54.0, 0.7)))
+    assert found.startswith(
+        "No policy won against dpo on the 200 prompts of test, and a lost: the best, b, won 49.0 %"
+    )
+
+
+def test_the_winner_is_one_that_is_told_apart():
+    found = found_out(summary(a=outcome(58.0, 49.0, 67.0, 0.06), b=outcome(57.0, 53.0, 61.0, 0.001)))
+    assert found.startswith("b won against dpo")
 
 
 def test_nothing_to_tell():

@@ -127,8 +127,8 @@ def test_strengths_are_cut_where_those_of_the_training_data_were(folder, tmp_pat
     [([3.0, 2.0, 1.0], False), ([1.0, 2.0], False), ([1.0, 2.0, 1.0], True), ([3.0, 1.0, 2.0, 0.9], False)],
 )
 def test_patience_ends_after_two_losses_that_are_not_smaller(losses, lost):
-    assert Patience(2, losses).lost is lost
-    assert not Patience(None, losses).lost
+    assert Patience(2, losses).worn_out is lost
+    assert not Patience(None, losses).worn_out
 
 
 def test_training_ends_when_validation_does_not_get_better(folder, tmp_path):

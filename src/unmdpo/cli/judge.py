@@ -1,5 +1,6 @@
 """`unmdpo judge`: a judge of one's own."""
 
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,6 +45,7 @@ def train(
     from unmdpo.data.load import Reading
     from unmdpo.engine.settings import ModelSource
     from unmdpo.engine.training.reward import RewardSettings
+    from unmdpo.errors import Stopped
     from unmdpo.pipeline.check import check_model
     from unmdpo.pipeline.judge import train_judge
     from unmdpo.pipeline.view import Lines
@@ -52,16 +54,20 @@ def train(
     check_model(base)
     lines = Lines(interval=10)
     lines.shown["judge"] = 0.0
-    judge = train_judge(
-        DataRef.named(data, split, revision, config),
-        Reading(source, max_bad_rows=limit_of(max_bad_rows, strict=strict)),
-        base,
-        folder,
-        RewardSettings(epochs, batch, learning_rate, max_length, lora, seed),
-        held_out=held_out,
-        margins=margins,
-        report=lambda text: lines.progress("judge", text),
-    )
+    try:
+        judge = train_judge(
+            DataRef.named(data, split, revision, config),
+            Reading(source, max_bad_rows=limit_of(max_bad_rows, strict=strict)),
+            base,
+            folder,
+            RewardSettings(epochs, batch, learning_rate, max_length, lora, seed),
+            held_out=held_out,
+            margins=margins,
+            report=lambda text: lines.progress("judge", text),
+        )
+    except (KeyboardInterrupt, Stopped) as error:
+        typer.secho("stopped; a judge is trained at once or not at all", err=True)
+        raise typer.Exit(128 + (error.signal if isinstance(error, Stopped) else signal.SIGINT)) from error
     _show(judge)
 
 

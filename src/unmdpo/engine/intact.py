@@ -4,7 +4,7 @@ without its large files, is then named by the file, and long before it is needed
 import json
 from pathlib import Path
 
-from huggingface_hub import is_offline_mode, list_repo_files
+from huggingface_hub import HfApi, is_offline_mode
 from safetensors import SafetensorError, safe_open
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
@@ -14,6 +14,7 @@ from unmdpo.errors import UserError
 WEIGHTS = "*.safetensors"
 POINTER = b"version https://git-lfs.github.com/spec/"
 LARGEST_POINTER = 1024  # bytes
+PATIENCE = 10.0  # seconds for the Hub's answer
 SETTINGS = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json")
 AGAIN = "download the model again"
 PICKLED = (
@@ -27,7 +28,6 @@ def check_files(source: ModelSource) -> None:
     downloaded."""
     folder = Path(source.path)
     if not folder.is_dir():
-        _check_hub_weights(source)
         return
     weights = [folder / source.gguf_file] if source.gguf_file is not None else _weights(folder)
     for path in [*sorted(folder.glob("*.json")), *weights]:
@@ -79,14 +79,17 @@ def _check_no_pickles(folder: Path, weights: list[Path]) -> None:
         raise UserError(f"{pickled[0]}: {PICKLED}")
 
 
-def _check_hub_weights(source: ModelSource) -> None:
+def check_hub_weights(source: ModelSource) -> None:
     """Asks for names only. Without a network nothing is known: what is missing in the cache is told in loading."""
+    if Path(source.path).is_dir():
+        return
     if source.gguf_file is not None or is_offline_mode():
         return
     try:
-        names = list_repo_files(source.path, revision=source.revision)
+        known = HfApi().model_info(source.path, revision=source.revision, timeout=PATIENCE).siblings or []
     except Exception:  # whatever is wrong with the name or the network is told when the configuration is loaded
         return
+    names = [file.rfilename for file in known]
     pickled = sorted(name for name in names if name.endswith(".bin") and "/" not in name)
     if pickled and not any(name.endswith(".safetensors") for name in names):
         raise UserError(f"{source.path}, {pickled[0]}: {PICKLED}")

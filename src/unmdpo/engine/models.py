@@ -21,7 +21,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from unmdpo.engine.intact import AGAIN, check_files
+from unmdpo.engine.intact import AGAIN, check_files, check_hub_weights
 from unmdpo.engine.settings import ModelSource
 from unmdpo.errors import UnmdpoWarning, UserError
 
@@ -44,6 +44,7 @@ def check_reachable(source: ModelSource) -> None:
     with explaining("configuration", source):
         config = AutoConfig.from_pretrained(source.path, **source.arguments)
     _check_size(config, source)
+    check_hub_weights(source)
 
 
 def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:

@@ -71,6 +71,8 @@ class FittedScale:
 
     def predict(self, asked: Sequence[Asked], domains: Mapping[str, str] | None = None) -> Tensor:
         """(n,) q for any questions or conversations, with everything frozen. `domains` maps prompt hashes to names."""
+        if isinstance(asked, str):
+            raise UserError("give a list of questions, also if it is only one")
         prompts = [prompt_asked(one) for one in asked]
         estimator = ESTIMATOR.load(self.artifact)
         if estimator.settings.unit != "prompt":

@@ -1,8 +1,9 @@
 """A judge of one's own: a reward model trained on preference pairs, and what it is worth on unseen prompts."""
 
 import json
+import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ from unmdpo.data.comparison import Comparisons
 from unmdpo.data.load import Reading, load
 from unmdpo.data.panels import split_prompts
 from unmdpo.engine.inference.judges import RewardModel
+from unmdpo.engine.models import context_length
 from unmdpo.engine.pairs.encode import Encoder
 from unmdpo.engine.settings import ModelSource
 from unmdpo.engine.tally import Report
 from unmdpo.engine.training.reward import RewardPairs, RewardSettings, Rows, open_with_new_head, train_reward
 from unmdpo.errors import UserError
-from unmdpo.files import replacing
+from unmdpo.files import replacing, write_text
 from unmdpo.stats.calibration import Calibration, calibration
 
 MEASURED = "judge.json"  # beside the model
@@ -69,31 +71,44 @@ def train_judge(
     margins: bool = True,
     report: Report = lambda text: None,
 ) -> TrainedJudge:
-    """Trains on all prompts but a share that is held out, measures on those, and writes everything at the end, at
-    once."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder}: already exists; name a new folder")
+    """Trains on all prompts but a share that is held out, writes the judge, measures it on those, and writes that
+    beside it."""
+    folder = folder.resolve()
+    _check_place(folder)
+    settings = replace(settings, max_length=min(settings.max_length, context_length(source) or settings.max_length))
     data = load(ref, reading)
     unseen = split_prompts((row.prompt_hash for row in data), held_out, settings.seed)
     training = [row for row in data if row.prompt_hash not in unseen]
     measured = [row for row in data if row.prompt_hash in unseen]
     encoder = Encoder.of(source)
-    pairs = _encoded(encoder, training, settings.max_length, _margins(data) if margins else {})
+    pairs, kept = _encoded(encoder, training, settings.max_length, _margins(data) if margins else {})
+    _, short = _encoded(encoder, measured, settings.max_length, {})
     if len(pairs) < settings.batch:
-        short = f"{len(pairs)} of {len(training)} pairs to train on have at most {settings.max_length} tokens"
         raise UserError(
-            f"{short}, and do not fill one batch of {settings.batch}: raise --max-length, or lower --batch"
+            f"{len(pairs)} of {len(training)} pairs to train on have at most {settings.max_length} tokens, and do not "
+            f"fill one batch of {settings.batch}: raise --max-length, or lower --batch"
         )
-    report(f"{len(pairs):,} pairs to train on, {len(measured):,} held out")
+    if not short:
+        raise UserError(f"no held-out pair has at most {settings.max_length} tokens: raise --max-length or --held-out")
+    report(f"{len(pairs):,} pairs to train on, {len(short):,} held out")
     model = train_reward(open_with_new_head(source, encoder.tokenizer, settings.seed), pairs, settings, report)
     with replacing(folder) as aside:
         model.save_pretrained(aside)
         encoder.tokenizer.save_pretrained(aside)
-        found = _measured(RewardModel(ModelSource(path=str(aside))), measured)
-        judge = TrainedJudge(folder, len(pairs), len(training) - len(pairs), *found)
-        (aside / MEASURED).write_text(json.dumps(judge.to_dict(), indent=2) + "\n", "utf-8")
-        (aside / CARD).write_text(_card(judge, ref, source, settings), "utf-8")
+    del model
+    found = _measured(RewardModel(ModelSource(path=str(folder))), [measured[i] for i in short])
+    judge = TrainedJudge(folder, len(pairs), len(training) - len(kept), *found)
+    write_text(folder / MEASURED, json.dumps(judge.to_dict(), indent=2) + "\n")
+    write_text(folder / CARD, _card(judge, ref, source, settings))
     return judge
+
+
+def _check_place(folder: Path) -> None:
+    """Before the work, not after it."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder}: already exists; name a new folder")
+    if not folder.parent.is_dir() or not os.access(folder.parent, os.W_OK):
+        raise UserError(f"{folder}: the folder {folder.parent} does not exist, or cannot be written to")
 
 
 def _margins(data: Comparisons) -> dict[int, float]:
@@ -102,8 +117,10 @@ def _margins(data: Comparisons) -> dict[int, float]:
     return {k: k / max(strengths) for k in strengths} if len(strengths) > 1 else {}
 
 
-def _encoded(encoder: Encoder, rows: Sequence[Comparison], max_length: int, margins: dict[int, float]) -> RewardPairs:
-    """The pairs that are short enough."""
+def _encoded(
+    encoder: Encoder, rows: Sequence[Comparison], max_length: int, margins: dict[int, float]
+) -> tuple[RewardPairs, list[int]]:
+    """The pairs that are short enough, and which they are."""
     chosen, rejected = (
         encoder.tokenize([encoder.answered_text(row.prompt, getattr(row, side)) for row in rows])
         for side in ("chosen", "rejected")
@@ -113,7 +130,8 @@ def _encoded(encoder: Encoder, rows: Sequence[Comparison], max_length: int, marg
     def kept(all_rows: Rows) -> Rows:
         return [all_rows[i] for i in short]
 
-    return RewardPairs(kept(chosen), kept(rejected), torch.tensor([margins.get(rows[i].strength, 0.0) for i in short]))
+    strengths = torch.tensor([margins.get(rows[i].strength, 0.0) for i in short])
+    return RewardPairs(kept(chosen), kept(rejected), strengths), short
 
 
 def _measured(judge: RewardModel, rows: Sequence[Comparison]) -> tuple[Accuracy, dict[int, Accuracy], Calibration]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from unmdpo.engine.training.metrics import roughly
 from unmdpo.pipeline.plan import plan, speed_of
 from unmdpo.pipeline.run import Run
+from unmdpo.pipeline.stages.data import COMPARISONS_STAGE, ENCODED_STAGE
 
 COUNTED = re.compile(r"([\d,]+)/([\d,]+)\b")
 OVERHEAD = 1.0  # seconds of any stage, in an estimate
@@ -15,7 +16,11 @@ ENOUGH = 0.02  # of the work, before a pace can be told
 
 
 def expected_seconds(run: Run, stages: Sequence[str]) -> dict[str, float]:
-    """What each stage will take on this machine, by the plan."""
+    """What each stage will take on this machine, by the plan. Nothing, where that would take long to find out: data
+    that is not read yet, or a tokenizer in a GGUF file."""
+    read, encoded = (kind.name in run.finished for kind in (COMPARISONS_STAGE, ENCODED_STAGE))
+    if not read or (run.recipe.model.gguf_file is not None and not encoded):
+        return {}
     speed = speed_of("this")
     costs = {stage.stage: stage.cost for stage in plan(run).stages}
     return {name: OVERHEAD + costs[name].seconds(speed) for name in stages}
@@ -36,6 +41,7 @@ class Remaining:
 
     expected: Mapping[str, float] = field(default_factory=dict)  # stage → seconds
     done: dict[str, float] = field(default_factory=dict)  # stage → share
+    there: dict[str, float] = field(default_factory=dict)  # stage → what earlier attempts had done of it
     began: float = field(default_factory=time.monotonic)
 
     def expect(self, seconds: Mapping[str, float]) -> None:
@@ -43,18 +49,23 @@ class Remaining:
 
     def note(self, stage: str, share: float) -> None:
         """A stage may count twice, such as updates and then what is scored: it does not go back."""
+        if share < 1:
+            self.there.setdefault(stage, share)
         self.done[stage] = max(share, self.done.get(stage, 0.0))
 
     @property
     def share(self) -> float:
         """Of the work that was expected."""
+        return self._of(self.done)
+
+    def _of(self, shares: Mapping[str, float]) -> float:
         total = sum(self.expected.values())
-        made = sum(seconds * self.done.get(stage, 0.0) for stage, seconds in self.expected.items())
+        made = sum(seconds * shares.get(stage, 0.0) for stage, seconds in self.expected.items())
         return made / total if total else 0.0
 
     def told(self) -> str | None:
         """`about 3 minutes left`, once there is a pace to tell it by."""
-        share = self.share
-        if not ENOUGH <= share < 1:
+        share, now = self.share, self.share - self._of(self.there)  # the pace is that of this attempt
+        if now < ENOUGH or share >= 1:
             return None
-        return f"{roughly((time.monotonic() - self.began) * (1 - share) / share)} left"
+        return f"{roughly((time.monotonic() - self.began) * (1 - share) / now)} left"

@@ -47,17 +47,33 @@ def found_out(summary: Mapping[str, Any]) -> str | None:
     outcomes, baseline = tables["against"][report["baseline"]], report["baseline"]
     if not outcomes:
         return None
-    best = max(outcomes, key=lambda name: outcomes[name]["win_rate"]["value"])
-    rate, by = outcomes[best]["win_rate"], f", by {judge}" if judge else ""
-    numbers = f"{rate['value']:.1f} % [{rate['low']:.1f}, {rate['high']:.1f}]"
-    where = f"on the {report['prompts']} prompts of {panel}{by}"
-    if outcomes[best].get("holm_win_rate", outcomes[best]["p_win_rate"]) >= SURE or rate["value"] <= EVEN:
-        return f"No policy was told apart from {baseline} {where}: the best, {best}, won {numbers}."
+    where = f"on the {report['prompts']} prompts of {panel}{f', by {judge}' if judge else ''}"
+    ranked = sorted(outcomes, key=lambda name: -outcomes[name]["win_rate"]["value"])
+    sure = [name for name in ranked if _chance_of(outcomes[name]) < SURE]
+    winners = [name for name in sure if outcomes[name]["win_rate"]["value"] > EVEN]
+    losers = [name for name in sure if name not in winners]
+    if winners:
+        return _won(winners[0], outcomes, f"against {baseline} {where}")
+    best = f"the best, {ranked[0]}, won {_interval(outcomes[ranked[0]]['win_rate'])}"
+    if losers:
+        return f"No policy won against {baseline} {where}, and {', '.join(losers)} lost: {best}."
+    return f"No policy was told apart from {baseline} {where}: {best}."
+
+
+def _won(best: str, outcomes: Mapping[str, Any], against: str) -> str:
+    rate, adjusted = outcomes[best]["win_rate"], outcomes[best]["length_adjusted"]
+    length = "" if adjusted is None else f"; at equal length, {adjusted['value']:.1f} %"
     others = [name for name in outcomes if name != best and outcomes[name]["win_rate"]["high"] >= rate["low"]]
     close = f" It is not told apart from {', '.join(others)}, whose intervals overlap." if others else ""
-    adjusted = outcomes[best]["length_adjusted"]
-    length = "" if adjusted is None else f"; at equal length, {adjusted['value']:.1f} %"
-    return f"{best} won against {baseline} {where}: {numbers}{length}.{close}"
+    return f"{best} won {against}: {_interval(rate)}{length}.{close}"
+
+
+def _chance_of(outcome: Mapping[str, Any]) -> float:
+    return float(outcome.get("holm_win_rate", outcome["p_win_rate"]))
+
+
+def _interval(rate: Mapping[str, float]) -> str:
+    return f"{rate['value']:.1f} % [{rate['low']:.1f}, {rate['high']:.1f}]"
 
 
 def best_settings(outcomes: Mapping[str, Any], methods: Mapping[str, str]) -> dict[str, str]:

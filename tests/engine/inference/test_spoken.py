@@ -72,10 +72,18 @@ def ask(endpoint, says, pairs, monkeypatch, **more):
     [
         ("A", 1.0), ("B.", 0.0), ("tie", 0.5), ("Tie", 0.5), ("[[A]] is wrong, so: [[B]]", 0.0), ("[[ tie ]]", 0.5),
         ("Response B is better", 0.0), ("I cannot say", None), ("", None), ("**A**", 1.0), ("[[a]]", 1.0),
+        ("TIE", 0.5),
+        ("A is better than B.", None), ("I prefer A over B", None), ("B. A more complete answer", 0.0),
+        ("A\n\nResponse B is", 1.0), ("a tie", 0.5), ("A: it is longer than B", 1.0), ("Neither A nor B", None),
     ],
 )  # fmt: skip
 def test_what_a_verdict_is(said, found):
     assert verdict(said) == found
+
+
+def test_reasons_without_a_verdict_at_their_end_have_none():
+    assert verdict("A is fine, but B is", reasons=True) is None
+    assert verdict("Response B is better", reasons=True) is None
 
 
 def test_both_orders_and_what_they_cost(endpoint, monkeypatch):
@@ -101,17 +109,35 @@ def test_answers_without_a_verdict(endpoint, monkeypatch):
     with pytest.warns(UnmdpoWarning, match="1 of 20 answers of the judge had no verdict"):
         found, _ = ask(endpoint, lambda a, b: "?" if a == "3" else longer(a, b), pairs, monkeypatch)
     assert found[3] == 0.75
-    with pytest.raises(UserError, match="no verdict in 20 of 20"):
+    with pytest.raises(UserError, match=r"no verdict in \d+ of \d+ answers"):
         ask(endpoint, lambda *_: "no idea", pairs, monkeypatch)
+
+
+def test_what_had_no_verdict_is_told_last(endpoint, monkeypatch):
+    """Whoever keeps answers as they come must not keep ties that nobody has said, if there are too many of them."""
+    monkeypatch.setattr(Judge, "says", staticmethod(lambda a, b: "A" if "x" in (a, b) else "no idea"))
+    judge = SpokenJudge(EndpointSettings(endpoint=endpoint, model="m", logprobs=False))
+    questions = [Question((Message("user", "hi"),), one, one, "b") for one in "uvwx"]
+    kept = []
+    with pytest.raises(UserError, match="no verdict in 6 of 8 answers"):
+        kept.extend(place for place, _ in judge.answers(questions, 1))
+    assert kept == [3]  # the only one that was clear
+    judge = SpokenJudge(EndpointSettings(endpoint=endpoint, model="m", logprobs=False))
+    judge.expected = 100  # most of the panel was judged before
+    with pytest.warns(UnmdpoWarning, match="6 of 8 answers"):
+        assert sorted(place for place, _ in judge.answers(questions, 1)) == [0, 1, 2, 3]
+
+
+def judged(folder, endpoint):
+    judge = {"endpoint": endpoint, "model": "m", "logprobs": False}
+    evaluation = recipe(folder).model_dump()["evaluation"] | {"judge": judge, "initial": False}
+    policies = {"dpo": {"objective": "dpo"}, "simpo": {"objective": "simpo"}}
+    return open_run(recipe(folder, evaluation=evaluation, policies=policies, scales={}), Store(folder / "s"))
 
 
 def test_a_whole_run(endpoint, monkeypatch, tmp_path):
     monkeypatch.setattr(Judge, "says", staticmethod(longer))
-    folder = world(tmp_path)
-    judge = {"endpoint": endpoint, "model": "m", "logprobs": False}
-    evaluation = recipe(folder).model_dump()["evaluation"] | {"judge": judge, "initial": False}
-    policies = {"dpo": {"objective": "dpo"}, "simpo": {"objective": "simpo"}}
-    run = execute(open_run(recipe(folder, evaluation=evaluation, policies=policies, scales={}), Store(tmp_path / "s")))
+    run = execute(judged(world(tmp_path), endpoint))
     assert run.summarized
     assert "spent" in run.artifact("judgement[simpo,one]").manifest["notes"]
 

@@ -60,7 +60,7 @@ def train(
     log, timer = Log(trainer, folder, sinks, newest), Timer(trainer.compute.checkpoint_minutes)
     patience = Patience.after(settings.patience, newest)
     with StopRequests() as stop, contextlib.closing(log):
-        while trainer.update < trainer.updates and not patience.lost:
+        while trainer.update < trainer.updates and not patience.lost(trainer):
             started = time.perf_counter()
             metrics = trainer.step()
             seconds = time.perf_counter() - started
@@ -68,7 +68,7 @@ def train(
             if validation is not None and (last or _due(trainer.update, settings.validate_updates)):
                 metrics |= validation(trainer)
                 patience.note(metrics)
-                last |= patience.lost
+                last |= patience.lost(trainer)
             log.write(metrics, seconds)
             timely = trainer.ranks.agree(timer.rings(), trainer.device)
             timely |= last and trainer.ranks.agree(timer.minutes >= settings.worth_minutes, trainer.device)
@@ -83,7 +83,7 @@ def train(
 
 @dataclass(frozen=True)
 class Patience:
-    """Ends training when the validation loss has not become smaller for too long. All ranks see the same losses."""
+    """Ends training when the validation loss has not become smaller for too long."""
 
     most: int | None
     losses: list[float]
@@ -100,8 +100,12 @@ class Patience:
         if EVAL_LOSS in metrics:
             self.losses.append(metrics[EVAL_LOSS])
 
+    def lost(self, trainer: Trainer) -> bool:
+        """The first rank decides: others may round otherwise."""
+        return self.most is not None and trainer.ranks.agree(self.worn_out, trainer.device)
+
     @property
-    def lost(self) -> bool:
+    def worn_out(self) -> bool:
         if self.most is None or len(self.losses) <= self.most:
             return False
         return min(self.losses[-self.most :]) >= min(self.losses[: -self.most])

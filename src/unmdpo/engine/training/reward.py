@@ -22,9 +22,9 @@ from unmdpo.engine.ranks import local_device
 from unmdpo.engine.settings import AdapterSettings, ModelSource, updates_per_epoch
 from unmdpo.engine.tally import Report
 from unmdpo.engine.training.schedule import batch_of, learning_rate
-from unmdpo.errors import UserError
+from unmdpo.errors import OutOfMemory, UserError
 
-CPU_TOKENS, GPU_TOKENS = 8_192, 65_536  # in one padded pass
+CPU_TOKENS, GPU_TOKENS = 8_192, 16_384  # in one padded pass
 WARMUP = 0.05  # of all updates
 CLIP = 1.0
 Rows = list[list[int]]  # tokens of whole conversations
@@ -74,6 +74,8 @@ def train_reward(
     model: PreTrainedModel, pairs: RewardPairs, settings: RewardSettings, report: Report
 ) -> PreTrainedModel:
     """Trains all weights, or an adapter that is merged into them in the end."""
+    if model.device.type == "cuda":  # judges may be large, and this costs a third more time
+        model.gradient_checkpointing_enable({"use_reentrant": False})
     trained: Any = model if settings.rank is None else _with_adapter(model, settings.rank)
     weights = [weight for weight in trained.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=settings.learning_rate, weight_decay=0.0)
@@ -84,7 +86,12 @@ def train_reward(
             group["lr"] = learning_rate(
                 update, peak=settings.learning_rate, warmup=round(WARMUP * updates), updates=updates, schedule="cosine"
             )
-        loss, right = _step(trained, pairs, batch_of(update, len(pairs), settings.batch, settings.seed))
+        try:
+            loss, right = _step(trained, pairs, batch_of(update, len(pairs), settings.batch, settings.seed))
+        except torch.OutOfMemoryError as error:
+            raise OutOfMemory(
+                "the judge does not fit: try --lora 16, a smaller --max-length, or a smaller model"
+            ) from error
         if not torch.isfinite(torch.tensor(loss)):
             raise UserError(f"the loss of update {update + 1} is not finite: lower the learning rate")
         nn.utils.clip_grad_norm_(weights, CLIP)

@@ -89,7 +89,7 @@ def outside(run: Run, wanted: Sequence[str]) -> list[str]:
 
 def too_many_ranks(run: Run, wanted: Sequence[str]) -> tuple[list[str], list[str]]:
     """A problem if ranks have no GPU of their own; a warning if there are no GPUs at all, and not enough cores."""
-    ranks = {name: ranks_of(run, run.stages[name]) for name in wanted}
+    ranks = {name: ranks_of(run, run.stages[name]) for name in wanted if run.find(run.stages[name]) is None}
     most = max(ranks, key=lambda name: ranks[name], default="")
     gpus, cores = torch.cuda.device_count() if torch.cuda.is_available() else 0, os.cpu_count() or 1
     if ranks.get(most, 1) <= (gpus or cores):

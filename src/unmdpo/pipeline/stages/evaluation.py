@@ -86,6 +86,8 @@ def _preferences(
     known |= {pair.prompt_hash: 0.5 for pair in pairs if pair.candidate == pair.baseline}
     questions, seed = [pair for pair in pairs if pair.prompt_hash not in known], job.settings.seed
     assert seed is not None
+    if isinstance(judge, SpokenJudge):
+        judge.expected = 2 * len(pairs)
     with contextlib.closing(judge.answers(questions, seed)) as answers:
         for place, score in answers:
             name = questions[place].prompt_hash

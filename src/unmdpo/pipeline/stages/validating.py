@@ -20,6 +20,7 @@ from unmdpo.pipeline.stages.data import (
     save_validation,
     validation,
 )
+from unmdpo.pipeline.stages.loaded import Loaded
 from unmdpo.pipeline.stages.scales import EstimatorChoice, units_of
 from unmdpo.pipeline.units import strengths
 
@@ -49,7 +50,10 @@ def _on_validation(graph: Graph, stage: Stage[Any]) -> Stage[Any]:
 def read_preferences(job: Job[ValidationSettings]) -> Notes:
     """The validation rows without ties. Panels only take prompts from them; here their strengths count, so margins
     are cut where the training data's were."""
-    trained = job.inputs[COMPARISONS_STAGE.name].manifest["notes"].get("quantiles", {})
+    trained = job.inputs[COMPARISONS_STAGE.name].manifest["notes"].get("quantiles")
+    if trained is None:  # read by a version that did not note it
+        with Loaded.of(job, job.settings.parts) as loaded:
+            trained = loaded.notes["quantiles"]
     quantiles = {part: tuple(values) for part, values in trained.items()}
     notes = save_validation(job, COMPARISONS, ties=False, quantiles=quantiles)
     own = {part for part, values in notes["quantiles"].items() if list(values) != list(trained.get(part, ()))}

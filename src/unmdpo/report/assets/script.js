@@ -10,7 +10,7 @@ function changeTheme() {
 }
 
 // Tables: a click on a column's name sorts by it, and each can be saved.
-const cellText = (row, column) => row.cells[column]?.textContent.trim() ?? "";
+const cellText = (row, column) => row.cells[column]?.dataset.sort ?? row.cells[column]?.textContent.trim() ?? "";
 function compareCells(a, b) {
   const [x, y] = [parseFloat(a.replace(/,/g, "")), parseFloat(b.replace(/,/g, ""))];
   return Number.isNaN(x) || Number.isNaN(y) ? a.localeCompare(b) : x - y;
@@ -57,7 +57,7 @@ document.querySelectorAll("table").forEach((table, number) => {
   save.title = "save this table";
   const section = table.closest("section")?.id ?? "table";
   save.addEventListener("click", () => saveAsCsv(table, `${section}-${number + 1}.csv`));
-  table.parentElement.after(save);
+  table.after(save);
 });
 
 async function unpacked(element) {
@@ -101,15 +101,22 @@ async function choosePanel() {
 // The pair that is shown has an address: #answer/panel/candidate/opponent/place, each part encoded.
 const ADDRESS = "#answer/";
 async function followAddress() {
-  const [name, candidate, opponent, place] = location.hash.slice(ADDRESS.length).split("/").map(decodeURIComponent);
   const known = (select, value) => [...select.options].some((option) => option.value === value);
-  if (!known(by("panel"), name)) return;
-  by("panel").value = name;
+  let parts;
+  try {
+    parts = location.hash.slice(ADDRESS.length).split("/").map(decodeURIComponent);
+  } catch {
+    parts = []; // not an address of ours
+  }
+  const [name, candidate, opponent, place] = parts;
+  if (known(by("panel"), name)) by("panel").value = name;
+  [by("outcome").value, by("search").value] = ["", ""];
   await choosePanel();
-  if (!known(by("candidate"), candidate) || !known(by("opponent"), opponent)) return;
+  if (panel !== name || !known(by("candidate"), candidate) || !known(by("opponent"), opponent)) return;
   [by("candidate").value, by("opponent").value] = [candidate, opponent];
   await choosePolicies();
-  show(shown.findIndex((one) => one.place === Number(place)));
+  const row = shown.findIndex((one) => one.place === Number(place));
+  if (row >= 0) show(row);
   by("answers").scrollIntoView();
 }
 
@@ -216,5 +223,6 @@ if (by("filters")) {
     clearTimeout(waiting);
     waiting = setTimeout(filter, 120);
   });
+  addEventListener("hashchange", () => location.hash.startsWith(ADDRESS) && followAddress());
   (location.hash.startsWith(ADDRESS) ? followAddress() : choosePanel());
 }
