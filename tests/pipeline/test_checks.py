@@ -30,7 +30,7 @@ def test_policies_do_not_wait_for_it(done):
     assert all("check" not in stage.inputs for stage in done.stages.values())
 
 
-@pytest.mark.parametrize("estimator", ["ridge", "auto"])
+@pytest.mark.parametrize("estimator", ["ridge", pytest.param("auto", marks=pytest.mark.soak)])
 def test_estimators_of_the_whole_embedding_run_and_predict(folder, tmp_path, estimator):
     scales = {"q": {"estimator": estimator, "length_normalized": True}}
     policies = {"unm": {"objective": "unm-wr", "scale": "q"}}

@@ -72,6 +72,7 @@ def test_two_runs_at_once_give_one_result(path, undisturbed, tmp_path):
     same_as(undisturbed[0], tmp_path / "store")
 
 
+@pytest.mark.soak  # a run that is killed and goes on takes it over too
 def test_the_lock_of_a_killed_run_is_taken_over(path, undisturbed, tmp_path):
     holder = Command(path, tmp_path / "store", ONE)
     time.sleep(0.4 * undisturbed[1])
@@ -234,6 +235,7 @@ def test_a_full_disk_is_told_with_the_way_out(tmp_path, error):
         Store(tmp_path).make("policy/1", {}, work)
 
 
+@pytest.mark.soak  # files are renamed everywhere
 def test_hard_links_are_not_needed(path, undisturbed, tmp_path, monkeypatch):
     def refused(*_, **__):
         raise OSError(errno.EPERM, "no hard links here")
@@ -312,6 +314,7 @@ def test_a_half_written_folder_is_not_taken_for_finished(path, undisturbed, tmp_
     same_as(undisturbed[0], store.root)
 
 
+@pytest.mark.soak  # tests/pipeline/test_keys.py has a quicker one
 def test_what_lies_about_in_work_is_no_part_of_a_result(path, undisturbed, tmp_path):
     """Left by a kill just before a rename, by an earlier version, or by somebody."""
     store = Store(tmp_path / "store")

@@ -153,6 +153,7 @@ def test_deterministic_kernels_for_as_long_as_the_stage(tmp_path):
         assert job.do() == {"deterministic": wanted}
 
 
+@pytest.mark.soak  # tests/data/test_alpaca.py reads them
 def test_answers_are_written_for_alpaca_eval(tmp_path):
     world(tmp_path)
     file = tmp_path / "small.yaml"

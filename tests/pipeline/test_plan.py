@@ -81,6 +81,7 @@ def test_needs_are_told_for_each_kind_of_gpu(tmp_path):
     assert [need.gpus for need in small] == [1, 1, 1]
 
 
+@pytest.mark.soak  # builds the shapes of large models
 def test_seventy_billion_parameters(tmp_path):
     """What is sharded, and never more on a card than it has: or it is said that it does not fit."""
     large = ["model.path=meta-llama/Llama-3.3-70B-Instruct"]

@@ -111,6 +111,7 @@ print("finished", __file__ is not None, __spec__)
 """
 
 
+@pytest.mark.soak  # starts Python twice
 def test_a_script_is_not_run_again_by_its_workers(folder, tmp_path):
     """As people write them: without a guard around what it does."""
     (tmp_path / "script.py").write_text(SCRIPT)
@@ -191,6 +192,7 @@ def test_workers_start_from_nothing_where_no_fork_can_use_the_gpus(folder, tmp_p
     assert run.find(run.stages["encoded"]) is not None
 
 
+@pytest.mark.soak  # waits
 def test_gpus_that_never_answer_are_told(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(local, "gpu_names", lambda: ["0"])
     monkeypatch.setattr(local, "gpu_memory", lambda _: None)
