@@ -138,9 +138,10 @@ def exchanges(path: Path, folder: Path, expected: dict[str, str]) -> None:
         for misplace in (exchange, copy_over):
             store = folder / "misplaced"
             shutil.copytree(folder / "undisturbed", store)
+            both = {one.name, other.name}
             for name, stage in run.stages.items():
-                if {one, other} & set(stage.inputs.values()):
-                    shutil.rmtree(store / "artifacts" / run.stages[name].place)
+                if name not in both and both & {needed.name for needed in stage.inputs.values()}:
+                    shutil.rmtree(store / "artifacts" / stage.place)
             misplace(*(store / "artifacts" / stage.place for stage in (one, other)))
             made_again(path, store)
             same_as(expected, store)
