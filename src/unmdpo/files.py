@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from unmdpo.errors import UserError
+
 PARTIAL = ".partial"  # suffix of temporary names
 SEAL = "seal"
 
@@ -31,6 +33,12 @@ def sha256(path: Path) -> str:
 def temporary(path: Path, owner: object = "shared") -> Path:
     """The temporary path for `path`. Processes that write one folder together share it."""
     return path.with_name(f".{path.name[:40]}.{owner}{PARTIAL}")  # file names have a maximum length
+
+
+def check_new(folder: Path) -> None:
+    """Refuses a place where something is; an empty folder may be filled."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder}: already exists; name a new folder")
 
 
 @contextlib.contextmanager

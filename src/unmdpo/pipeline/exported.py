@@ -9,7 +9,7 @@ from typing import Any
 from unmdpo.engine.adapters import is_adapter
 from unmdpo.engine.folder import CARD, CHECKSUMS
 from unmdpo.errors import UserError, disk_problem
-from unmdpo.files import replacing, sha256
+from unmdpo.files import check_new, replacing, sha256
 from unmdpo.pipeline.artifacts import ADAPTER
 from unmdpo.pipeline.run import Run
 from unmdpo.pipeline.stages.policies import POLICY_STAGE
@@ -32,8 +32,7 @@ print(tokenizer.decode(model.generate(**tokens, max_new_tokens=512)[0], skip_spe
 
 def export_policy(run: Run, policy: str, folder: Path, *, adapter: bool = False, licence: str | None = None) -> Path:
     """Copies a policy to a new folder, checked file by file, with its card."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder}: already exists; name a new folder")
+    check_new(folder)
     source = _files(run, policy, adapter)
     card = (source / CARD).read_text("utf-8")
     for name, expected in json.loads((source / CHECKSUMS).read_text("utf-8")).items():

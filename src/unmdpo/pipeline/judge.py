@@ -21,7 +21,7 @@ from unmdpo.engine.settings import ModelSource
 from unmdpo.engine.tally import Report
 from unmdpo.engine.training.reward import RewardPairs, RewardSettings, Rows, open_with_new_head, train_reward
 from unmdpo.errors import UserError
-from unmdpo.files import replacing, write_text
+from unmdpo.files import check_new, replacing, write_text
 from unmdpo.stats.calibration import Calibration, calibration
 
 MEASURED = "judge.json"  # beside the model
@@ -105,8 +105,7 @@ def train_judge(
 
 def _check_place(folder: Path) -> None:
     """Before the work, not after it."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder}: already exists; name a new folder")
+    check_new(folder)
     if not folder.parent.is_dir() or not os.access(folder.parent, os.W_OK):
         raise UserError(f"{folder}: the folder {folder.parent} does not exist, or cannot be written to")
 

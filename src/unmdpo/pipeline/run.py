@@ -119,7 +119,8 @@ class Run:
     @property
     def initial(self) -> ModelSource:
         """The initial model: its converted copy, if there is one."""
-        finished, model = self.finished.get(CONVERTED), self.recipe.model
+        stage, model = self.stages.get(CONVERTED), self.recipe.model
+        finished = None if stage is None else self.find(stage)
         return model if finished is None else model.located(str(MODEL.load(finished)))
 
     def comparisons(self) -> Sequence[Comparison]:

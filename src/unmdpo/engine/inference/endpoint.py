@@ -136,11 +136,8 @@ class PairwiseJudge:
 
     def _alternatives(self, completion: Any, asked: Question) -> dict[str, float]:
         """Label → its probability, summed over spellings such as "A" and " A"."""
-        choices = getattr(completion, "choices", None)
-        if not choices:
-            sent = shown(completion, self.settings.key)
-            raise UserError(f"the judge at {self.settings.endpoint} sent something else: {sent}")
-        content = choices[0].logprobs and choices[0].logprobs.content
+        choice = only_choice(completion, self.settings)
+        content = choice.logprobs and choice.logprobs.content
         if not content:
             raise UserError(
                 f"the judge at {self.settings.endpoint} returns no log-probabilities for its answer; use an endpoint "
@@ -161,6 +158,14 @@ class PairwiseJudge:
                 "serve it with thinking turned off"
             )
         return probability
+
+
+def only_choice(completion: Any, settings: EndpointSettings) -> Any:
+    choices = getattr(completion, "choices", None)
+    if not choices:
+        sent = shown(completion, settings.key)
+        raise UserError(f"the judge at {settings.endpoint} sent something else: {sent}")
+    return choices[0]
 
 
 def candidate_is_first(prompt_hash: str, seed: int) -> bool:

@@ -19,10 +19,11 @@ from unmdpo.engine.inference.endpoint import (
     WORKERS,
     Question,
     as_they_arrive,
+    only_choice,
     open_client,
     question_text,
 )
-from unmdpo.engine.inference.replies import shown, understood
+from unmdpo.engine.inference.replies import understood
 from unmdpo.errors import UnmdpoWarning, UserError
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class SpokenJudge:
             question = question.rpartition("\n")[0]  # not only one letter
         with understood(f"the judge at {self.settings.endpoint}", self.settings.key):
             completion = self._completion(client, question + (WITH_REASONS if reasons else BRIEFLY))
-            found = verdict(self._said(completion), reasons)
+            found = verdict(only_choice(completion, self.settings).message.content or "", reasons)
             self._count(completion, found is None)
         if self.spent["asked"] >= EARLY and 2 * self.spent["unclear"] > self.spent["asked"]:
             raise self._speechless()  # the rest would cost as much
@@ -125,13 +126,6 @@ class SpokenJudge:
                 self._plain = False
                 return completion
         return client.chat.completions.create(**asked, max_completion_tokens=LONG)
-
-    def _said(self, completion: Any) -> str:
-        choices = getattr(completion, "choices", None)
-        if not choices:
-            sent = shown(completion, self.settings.key)
-            raise UserError(f"the judge at {self.settings.endpoint} sent something else: {sent}")
-        return choices[0].message.content or ""
 
     def _count(self, completion: Any, unclear: bool) -> None:
         usage = getattr(completion, "usage", None)
