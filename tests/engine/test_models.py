@@ -22,7 +22,7 @@ from tests.worlds.engine import SETTINGS, encoded, same, trainer, weights, world
 from tests.worlds.models import PAIRS, TEMPLATE, one_by_one, tiny, word_tokenizer
 from unmdpo.data.comparison import Comparison
 from unmdpo.data.identity import Message
-from unmdpo.engine.adapters import add_lora, merged, save_adapter
+from unmdpo.engine.adapters import add_lora, attach, merged, save_adapter
 from unmdpo.engine.cost import (
     available,
     checkpoint_activations,
@@ -33,7 +33,7 @@ from unmdpo.engine.cost import (
     training_passes,
 )
 from unmdpo.engine.folder import Provenance, export_model
-from unmdpo.engine.models import load_in_four_bits, load_model, load_tokenizer
+from unmdpo.engine.models import decoder_layers, load_in_four_bits, load_model, load_tokenizer
 from unmdpo.engine.pairs.encode import Encoder
 from unmdpo.engine.pairs.layout import Groups, Packing
 from unmdpo.engine.pairs.padding import PaddedBatch, alike
@@ -184,6 +184,35 @@ def test_lora_trains_the_adapter_and_nothing_else(tmp_path):
     )
     load_checkpoint(resumed, checkpoints(tmp_path / "checkpoints")[-1])
     assert torch.equal(score(resumed.scorer, data.pairs, 64).nan_to_num(), trained.nan_to_num())
+
+
+def test_adapters_of_the_last_layers_leave_the_others_as_they_are(tmp_path):
+    """And nothing goes back through them, which is what makes such an adapter cheap."""
+    model, data = world()
+    layers = len(decoder_layers(model))
+    adapted = add_lora(copy.deepcopy(model), AdapterSettings(rank=4, layers=1), seed=1)
+    base = adapted.get_base_model()
+    trained = [name for name, parameter in base.named_parameters() if parameter.requires_grad]
+    assert trained
+    assert all(f"layers.{layers - 1}." in name for name in trained)
+    shares = [sum(p.numel() for p in part.parameters()) for part in (base, *decoder_layers(base)[:-1])]
+    own = sum(dict(base.named_parameters())[name].numel() for name in trained)
+    assert training_passes(base) == pytest.approx(2 - sum(shares[1:]) / shares[0] + own / shares[0])
+    scorer = PairScorer(base)
+    one = Trainer(scorer, data, ObjectiveChoice(name="dpo"), SETTINGS.model_copy(update={"updates": 10}))
+    seen = []
+    decoder_layers(base)[0].register_forward_hook(lambda *given: seen.append(given[2]))
+    list(one.run())
+    first = [value[0] if isinstance(value, tuple) else value for value in seen]
+    assert first
+    assert not any(value.requires_grad for value in first)
+    save_adapter(adapted, tmp_path, one.masters.named)
+    again = attach(copy.deepcopy(model), tmp_path)
+    assert torch.equal(
+        score(PairScorer(again), data.pairs, 64).nan_to_num(), score(scorer, data.pairs, 64).nan_to_num()
+    )
+    with pytest.raises(UserError, match=f"adapter.layers is 99, but the model has {layers} layers"):
+        add_lora(copy.deepcopy(model), AdapterSettings(layers=99))
 
 
 def test_merging_says_what_rounding_cost():

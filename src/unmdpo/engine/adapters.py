@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from unmdpo.engine.models import decoder_layers
 from unmdpo.engine.ranks import Ranks
 from unmdpo.engine.settings import AdapterSettings
 from unmdpo.errors import UserError
@@ -39,7 +40,7 @@ def add_lora(
         lora_alpha=settings.alpha if settings.alpha is not None else 2 * settings.rank,
         lora_dropout=settings.dropout,
         target_modules=settings.targets,
-        exclude_modules=_left_out(model) if settings.targets == "all-linear" else None,
+        exclude_modules=_left_out(model, settings),
         task_type="CAUSAL_LM",
         base_model_name_or_path=base,
     )
@@ -57,7 +58,27 @@ def add_lora(
     return adapted
 
 
-def _left_out(model: PreTrainedModel) -> list[str]:
+def adapted_layers(model: PreTrainedModel, settings: AdapterSettings) -> list[nn.Module]:
+    """The decoder layers that get adapters: the last ones."""
+    layers = decoder_layers(model)
+    if settings.layers is not None and settings.layers > len(layers):
+        raise UserError(f"adapter.layers is {settings.layers}, but the model has {len(layers)} layers")
+    return layers if settings.layers is None else layers[-settings.layers :]
+
+
+def _left_out(model: PreTrainedModel, settings: AdapterSettings) -> list[str] | str | None:
+    """Modules without adapters, for PEFT: names, or one expression for all."""
+    names = _unsuitable(model) if settings.targets == "all-linear" else []
+    if settings.layers is None:
+        return names or None
+    adapted = adapted_layers(model, settings)
+    lower = [layer for layer in decoder_layers(model) if layer not in adapted]
+    places = {module: name for name, module in model.named_modules()}
+    whole_layers = [re.escape(places[layer]) + r"\..*" for layer in lower]
+    return "|".join([*whole_layers, *map(re.escape, names)]) or None
+
+
+def _unsuitable(model: PreTrainedModel) -> list[str]:
     """Linear layers that are more than that, so an adapter beside them would not do: routers of experts, layers in
     groups, and the projections of state space layers, which kernels read without calling them."""
     left_out = set[str]()

@@ -4,6 +4,7 @@ Weights, masters, gradients and moments are counted exactly. Activations are est
 for its backward pass. `benchmarks/engine.py` prints the estimate next to the measured peak.
 """
 
+import itertools
 import os
 import time
 from dataclasses import dataclass
@@ -35,11 +36,20 @@ def forward_flops(model: PreTrainedModel, lengths: NDArray[np.int32]) -> float:
 
 
 def training_passes(model: PreTrainedModel, adaptive: bool = False) -> float:
-    """The cost of an update in forward passes: the forward pass, the gradients of activations and of trained weights,
-    and the extra first pass that adaptive objectives need."""
+    """The cost of an update in forward passes: the forward pass, the gradients of activations, back to the first
+    trained weight, and of trained weights, and the extra first pass that adaptive objectives need."""
     total = sum(p.numel() for p in model.parameters())
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    return 2 + trained / total + adaptive
+    return 1 + reached_share(model) + trained / total + adaptive
+
+
+def reached_share(model: PreTrainedModel) -> float:
+    """The share of the weights that gradients go back through: not that of frozen layers below all trained ones."""
+    frozen = itertools.takewhile(
+        lambda layer: not any(p.requires_grad for p in layer.parameters()), decoder_layers(model)
+    )
+    below = sum(p.numel() for layer in frozen for p in layer.parameters())
+    return 1 - below / sum(p.numel() for p in model.parameters())
 
 
 @lru_cache(maxsize=1)

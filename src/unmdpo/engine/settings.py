@@ -53,10 +53,15 @@ class ModelSource(Strict):
 class AdapterSettings(Strict):
     """Train a LoRA adapter instead of all weights."""
 
+    later: ClassVar = frozenset({"layers"})
+
     rank: Annotated[int, Field(ge=1, le=65_536)] = Field(64, description="of the matrices beside each weight")
     alpha: Count | None = Field(None, description="default: 2·rank")
     dropout: Share = Field(0.0, description="of the adapter's input")
     targets: str | list[str] = Field("all-linear", description="PEFT's target modules; never the head")
+    layers: Count | None = Field(
+        None, description="how many of the last layers to adapt: nothing goes back through the others; default: all"
+    )
     four_bit: bool = Field(False, description="QLoRA: keep the frozen weights in four bits; needs bitsandbytes")
     merge: bool = Field(
         False, description="also add the adapter to the weights and export them; rounding them changes the policy"

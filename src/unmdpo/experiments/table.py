@@ -274,6 +274,17 @@ EXPERIMENTS: dict[str, Experiment] = {
             Point("one pass", overrides=("pilots.updates=null", "pilots.evidence=one-pass")),
             Point("two passes", overrides=("pilots.updates=null", "pilots.evidence=two-passes")),
             Point("5 folds, LoRA rank 8", overrides=("pilots.adapter={rank: 8}", "pilots.learning_rate=1e-3")),
+            *(
+                Point(
+                    f"{folds} folds, LoRA of the last layer",
+                    overrides=(
+                        f"pilots.folds={folds}",
+                        "pilots.adapter={rank: 8, layers: 1}",
+                        "pilots.learning_rate=1e-3",
+                    ),
+                )
+                for folds in (5, 2)
+            ),
         ),
         {
             "Spearman of q̂ with q*": {"seq": recovery("seq")},

@@ -15,6 +15,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from unmdpo.data.panels import panel_size
+from unmdpo.engine.adapters import adapted_layers
 from unmdpo.engine.cost import (
     USABLE,
     cached_bytes,
@@ -24,7 +25,7 @@ from unmdpo.engine.cost import (
     roomy_tokens,
     working_memory,
 )
-from unmdpo.engine.models import body
+from unmdpo.engine.models import body, decoder_layers
 from unmdpo.engine.settings import AdapterSettings, ComputeSettings, ModelSource, ObjectiveChoice, TrainingSettings
 from unmdpo.engine.shapes import SHAPES
 from unmdpo.errors import UserError
@@ -137,7 +138,7 @@ class Estimates:
         shape, slots = meta_model(model), share * len(self.lengths)
         updates = settings.updates or (settings.epochs or 1) * int(slots // settings.batch)
         seen = updates * settings.batch / max(1, len(self.lengths))
-        passes = (2.05 if settings.adapter else 3) + objective.objective.adaptive
+        passes = _passes(shape, settings.adapter) + objective.objective.adaptive
         needs = {flag: self._training_memory(shape, flag, settings.adapter) for flag in (False, True)}
         wanted = self.compute.activation_checkpointing
         checkpointing = needs[False] > USABLE * self.memory if wanted is None else wanted
@@ -205,9 +206,21 @@ def parameters(model: PreTrainedModel) -> int:
 
 
 def adapter_size(model: PreTrainedModel, adapter: AdapterSettings) -> int:
-    """Parameters of an adapter beside every linear layer of the decoder."""
-    layers = [module for module in body(model).modules() if isinstance(module, nn.Linear)]
-    return sum(adapter.rank * (layer.in_features + layer.out_features) for layer in layers)
+    """Parameters of an adapter beside every linear layer of the decoder, or of its last layers."""
+    parts = [body(model)] if adapter.layers is None else adapted_layers(model, adapter)
+    linear = [module for part in parts for module in part.modules() if isinstance(module, nn.Linear)]
+    return sum(adapter.rank * (layer.in_features + layer.out_features) for layer in linear)
+
+
+def _passes(model: PreTrainedModel, adapter: AdapterSettings | None) -> float:
+    """An update's cost in forward passes. An adapter's own share is small, and gradients end at its first layer."""
+    if adapter is None:
+        return 3.0
+    if adapter.layers is None:
+        return 2.05
+    adapted = adapted_layers(model, adapter)
+    below = sum(p.numel() for layer in decoder_layers(model) if layer not in adapted for p in layer.parameters())
+    return 2.05 - below / parameters(model)
 
 
 def _exported(model: PreTrainedModel, trained: int, adapter: AdapterSettings | None) -> float:
