@@ -22,8 +22,9 @@ from unmdpo.pipeline.executors import execute
 from unmdpo.pipeline.run import open_run
 from unmdpo.pipeline.store import Store
 from unmdpo.recipe import Recipe
-from unmdpo.report import charts, write_report
+from unmdpo.report import charts, write_comparison, write_report
 from unmdpo.report.collect import collect
+from unmdpo.report.curves import Curves
 from unmdpo.report.page import amount, render
 
 HOSTILE = [
@@ -190,17 +191,24 @@ def test_charts_place_what_they_show():
     assert "a&lt;b" in drawn
     assert drawn.count("whisker") == 2
     bars = charts.histogram([1.0, 1.0, 2.0], "t", "x", bins=2)
-    assert "<title>2</title>" in bars
-    assert "<title>1</title>" in bars
+    assert "<title>1 to 1.5: 2</title>" in bars
+    assert "<title>1.5 to 2: 1</title>" in bars
     assert charts.histogram([1.0, 1.0], "t", "x")  # all equal
-    assert charts.lines({"a": [(0, float("nan"))]}, "t", "x", "y", ["a"]) == ""
     assert charts.forest([], "t", "x", 0) == ""
     assert charts.scatter([(float("nan"), 1.0)], "t", "x", "y") == ""
 
 
-def test_lines_keep_their_policys_colour():
-    drawn = charts.lines({"c": [(0, 1.0), (1, 2.0)]}, "t", "x", "y", ["a", "b", "c"])
-    assert 'class="line c2"' in drawn  # the third color, though the first two have no data
+def test_a_dot_says_where_it_is():
+    assert "<title>1, 0.5</title>" in charts.scatter([(1.0, 0.5), (2.0, 1.5)], "t", "x", "y")
+
+
+def test_curves_share_one_axis_of_updates():
+    lines = {"a": [(1.0, 0.5), (3.0, 0.25)], "b": [(2.0, float("nan")), (3.0, 1.0)]}
+    made = Curves.of({"loss": lines})
+    assert made.names == ["loss"]
+    expected = {"x": [1.0, 2.0, 3.0], "y": {"a": [0.5, None, 0.25], "b": [None, None, 1.0]}}
+    assert unpacked(made.packed) == {"loss": expected}
+    assert Curves.of({}) is None
 
 
 def test_a_long_name_leaves_room_for_its_interval():
@@ -318,6 +326,85 @@ def test_tables_sort_and_are_saved_and_answers_have_addresses(run, browser, tmp_
     expect(other.locator("#prompt")).to_have_text(page.locator("#prompt").text_content())
     expect(other.locator("#candidate-name")).to_contain_text("other-3")
     assert problems == []
+
+
+def test_curves_zoom_smooth_hide_and_are_saved(run, browser, tmp_path):
+    path = tmp_path / "report.html"
+    path.write_text(render(collect(run)), "utf-8")
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    problems = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
+    page.goto(path.as_uri())
+    figure = page.locator('[data-curve="loss"]')
+    figure.scroll_into_view_if_needed()
+    expect(figure.locator("canvas")).to_be_visible()
+    losses = collect(run).curves["loss"]
+    updates = len(losses["dpo"])
+    assert page.evaluate("charts[0].chart.data.length") == 1 + len(losses)
+    over = figure.locator(".u-over")
+    box = over.bounding_box()
+    page.mouse.move(box["x"] + 2, box["y"] + box["height"] / 2)
+    expect(figure.locator("output")).to_contain_text("update 0: ")
+    name, value = figure.locator("output").text_content().removeprefix("update 0: ").split()
+    assert float(value) == pytest.approx(losses[name][0][1], rel=1e-3)
+    page.locator('[data-line="dpo"]').click()
+    place = 1 + [*losses].index("dpo")
+    assert page.evaluate(f"charts[0].chart.series[{place}].show") is False
+    page.locator("#smoothing").fill("0.9")
+    last = page.evaluate(f"charts[0].chart.data[{place}].at(-1)")
+    weights = 0.1 * 0.9 ** np.arange(updates)[::-1]
+    expected = (weights * [value for _, value in losses["dpo"]]).sum() / weights.sum()
+    assert last == pytest.approx(expected, rel=1e-6)
+    page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] - 1, box["y"] + 60, steps=4)
+    page.mouse.up()
+    ranges = page.evaluate("charts.map(({ chart }) => chart.scales.x.min)")
+    assert min(ranges) > 0  # all are zoomed
+    over.dblclick()
+    assert page.evaluate("charts[0].chart.scales.x.min") == 0
+    with page.expect_download() as saved:
+        figure.locator(".save").click()
+    lines = Path(saved.value.path()).read_text("utf-8").splitlines()
+    assert lines[0] == ",".join(["update", *losses])
+    assert len(lines) == 1 + updates
+    assert float(lines[1].split(",")[place]) == losses["dpo"][0][1]
+    assert problems == []
+
+
+def test_a_page_about_several_runs(run, tmp_path, browser):
+    described = run.recipe.model_dump()
+    described |= {
+        "name": "hotter",
+        "policies": {"dpo": {"objective": "dpo", "training": {"learning_rate": 3e-3}}},
+        "scales": {},
+    }
+    described["evaluation"] = None
+    described["pilots"] = {}
+    other = execute(open_run(Recipe.model_validate(described), run.store))
+    path = write_comparison([run, other], tmp_path / "both.html")
+    tags = Tags(path.read_text("utf-8"))
+    for row in run.table():
+        assert f"{row['win_rate']:.2f} [{row['win_rate_low']:.2f}, {row['win_rate_high']:.2f}]" in tags.text
+    assert "policies.dpo.training.learning_rate" in tags.text
+    assert "0.003" in tags.text
+    assert "hotter dpo" in tags.text
+    for tag, attributes in tags.found:
+        assert all(attributes.get(name, "#").startswith("#") for name in ("src", "href")), (tag, attributes)
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    problems = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.goto(path.as_uri())
+    expect(page.locator('[data-curve="loss"] canvas')).to_be_visible()
+    assert page.evaluate("charts[0].chart.data.length") == 1 + len(run.recipe.trained) + 1
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert problems == []
+
+
+def test_runs_of_one_recipe_are_told_apart_by_their_folders(run, tmp_path):
+    path = write_comparison([run, run], tmp_path / "same.html")
+    assert run.folder.name in Tags(path.read_text("utf-8")).text
 
 
 @pytest.mark.parametrize("width", [390, 1280])

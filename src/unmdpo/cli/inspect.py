@@ -243,11 +243,18 @@ def report(
     overrides: Overrides = None,
     store: StoreOption = HERE,
     out: Annotated[Path | None, typer.Option(help="File to write; default: in the run's folder.")] = None,
+    beside: Annotated[
+        list[str] | None, typer.Option("--with", help="Another run or recipe, for a page about both; repeatable.")
+    ] = None,
 ) -> None:
-    """Write one HTML page about the finished stages of a run."""
+    """Write one HTML page about the finished stages of a run, or of several."""
     from unmdpo.experiments.demo import truth_of
-    from unmdpo.report import write_report
+    from unmdpo.report import write_comparison, write_report
 
     run = opened(recipe, overrides, store)
-    path = write_report(run, out or run.folder / "report.html", truth_of(run.recipe))
+    if beside:
+        others = [opened(other, None, store) for other in beside]
+        path = write_comparison([run, *others], out or run.folder / "comparison.html")
+    else:
+        path = write_report(run, out or run.folder / "report.html", truth_of(run.recipe))
     typer.echo(f"{path}: {path.stat().st_size / 2**20:.1f} MiB")

@@ -121,13 +121,14 @@ class Table(list[dict[str, Any]]):
     def lines(self) -> list[str]:
         """A short plain table: one line per panel, judge, opponent and policy, over all seeds."""
         lines = []
-        for row in self._over_seeds():
+        for row in self.over_seeds():
             where = f"{row['panel']}{', by ' + row['judge'] if row['judge'] else ''}"
             who = f"{row['policy']} against {row['against']}"
             lines.append(f"  {where}: {who}: {_rate(row)}, L/L_D {row['length_ratio']:.2f}")
         return lines
 
-    def _over_seeds(self) -> list[dict[str, Any]]:
+    def over_seeds(self) -> list[dict[str, Any]]:
+        """The rows that put all seeds together."""
         return [row for row in self if row["seed"] is None]
 
     def _repr_html_(self) -> str:
@@ -136,7 +137,7 @@ class Table(list[dict[str, Any]]):
         rows = [
             [row[name] for name in heads[:4]]
             + [_rate(row), f"{row['reward_difference']:.3f}", f"{row['length_ratio']:.2f}"]
-            for row in self._over_seeds()
+            for row in self.over_seeds()
         ]
         body = "".join(f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows)
         return f"<table><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr>{body}</table>"

@@ -77,23 +77,6 @@ def _frame(across: Axis, up: Axis, x_label: str, y_label: str) -> list[str]:
     return [*body, turned]
 
 
-def lines(
-    series: dict[str, list[tuple[float, float]]], title: str, x_label: str, y_label: str, colours: Sequence[str]
-) -> str:
-    """One line per name, colored by its position in `colours`, to match the page's legend."""
-    points = [point for line in series.values() for point in line if math.isfinite(point[1])]
-    if not points:
-        return ""
-    across = spread([x for x, _ in points], LEFT, WIDTH - RIGHT, 0.0)
-    up = spread([y for _, y in points], HEIGHT - BOTTOM, TOP)
-    body = _frame(across, up, x_label, y_label)
-    for name, line in series.items():
-        place = colours.index(name)
-        path = " ".join(f"{across.at(x):.1f},{up.at(y):.1f}" for x, y in line if math.isfinite(y))
-        body.append(f'<polyline class="line c{place % 12}" points="{path}"><title>{escape(name)}</title></polyline>')
-    return _svg(body, title)
-
-
 def bands(series: dict[str, list[tuple[float, float, float, float]]], title: str, x_label: str, y_label: str) -> str:
     """Lines through (x, value, low, high) with a whisker at each point and a legend inside the chart."""
     points = [point for line in series.values() for point in line]
@@ -173,12 +156,12 @@ def histogram(values: Sequence[float], title: str, x_label: str, bins: int = 30)
         counts[min(bins - 1, int((value - low) / (high - low) * bins))] += 1
     across, up = Axis(low, high, LEFT, WIDTH - RIGHT), Axis(0, max(counts) * 1.05, HEIGHT - BOTTOM, TOP)
     body = _frame(across, up, x_label, "prompts")
-    width = (across.end - across.start) / bins
+    width, step = (across.end - across.start) / bins, (high - low) / bins
     for place, count in enumerate(counts):
-        y = up.at(count)
+        y, said = up.at(count), f"{number(low + place * step)} to {number(low + (place + 1) * step)}: {count}"
         body.append(
             f'<rect class="bar" x="{across.start + place * width:.1f}" y="{y:.1f}" width="{width - 1:.1f}" '
-            f'height="{up.start - y:.1f}"><title>{count}</title></rect>'
+            f'height="{up.start - y:.1f}"><title>{said}</title></rect>'
         )
     return _svg(body, title)
 
@@ -190,7 +173,10 @@ def scatter(points: Sequence[tuple[float, float]], title: str, x_label: str, y_l
         return ""
     across = spread([x for x, _ in points], LEFT, WIDTH - RIGHT)
     up = spread([y for _, y in points], HEIGHT - BOTTOM, TOP)
-    dots = "".join(f'<circle cx="{across.at(x):.1f}" cy="{up.at(y):.1f}" r="1.8"/>' for x, y in points)
+    dots = "".join(
+        f'<circle cx="{across.at(x):.1f}" cy="{up.at(y):.1f}" r="1.8"><title>{number(x)}, {number(y)}</title></circle>'
+        for x, y in points
+    )
     return _svg([*_frame(across, up, x_label, y_label), f'<g class="dots">{dots}</g>'], title)
 
 

@@ -27,6 +27,15 @@ def asset(name: str) -> Markup:
     return Markup((Path(__file__).parent / "assets" / name).read_text("utf-8"))
 
 
+def assets() -> dict[str, Markup]:
+    """Styles and scripts of a report. Charts of curves are drawn by uPlot (MIT), which lies beside its licence."""
+    return {
+        "style": asset("uplot/uPlot.min.css") + asset("style.css"),
+        "script": asset("script.js") + asset("curves.js"),
+        "chart_library": asset("uplot/uPlot.iife.min.js"),
+    }
+
+
 def write_page(path: Path, text: str) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

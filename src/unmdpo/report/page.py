@@ -1,8 +1,5 @@
 """The page itself: facts and charts, rendered by one template that escapes everything it is given."""
 
-import base64
-import gzip
-import json
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -18,7 +15,8 @@ from unmdpo.pipeline.told import chance, found_out, remarks, tables_of
 from unmdpo.report import charts
 from unmdpo.report.charts import Interval
 from unmdpo.report.collect import Facts, PanelFacts, ScaleFacts, Truth, collect
-from unmdpo.report.html import asset, template, write_page
+from unmdpo.report.curves import Curves, packed
+from unmdpo.report.html import assets, template, write_page
 
 EXTREMES, DOTS = 8, 2000  # prompts shown at each end of a scale; points in a scatter plot
 MEASURES = {"win_rate": ("win rate, %", 50.0), "reward_difference": ("ΔR", 0.0)}
@@ -35,7 +33,7 @@ def render(facts: Facts) -> str:
     return template("page.html", clock=clock, amount=amount, estimate=estimate, chance=chance).render(
         recipe=facts.run.recipe,
         found=found_out(facts.summary),
-        asked=_asked(facts),
+        asked=asked(facts),
         folder=facts.run.folder.name,
         results=[
             _result(facts, panel, judge) for panel, report in facts.summary.items() for judge in tables_of(report)
@@ -45,11 +43,8 @@ def render(facts: Facts) -> str:
             for panel, report in facts.summary.items()
             for remark in remarks(report, facts.run.recipe.methods)
         ],
-        curves={
-            name: Markup(charts.lines(lines, name, "update", name, [*facts.run.recipe.trained]))
-            for name, lines in facts.curves.items()
-        },
-        policies=[*facts.run.recipe.trained],
+        curves=Curves.of(facts.curves),
+        lines=[*facts.run.recipe.trained],
         scales=[_scale(scale) for scale in facts.scales],
         beside={
             policy: {"mean": fmean(q), "sd": pstdev(q), "low": min(q), "high": max(q)}
@@ -65,12 +60,11 @@ def render(facts: Facts) -> str:
         ],
         versions=next(iter(facts.run.finished.values())).manifest["versions"],
         yaml=facts.run.recipe.to_yaml(),
-        style=asset("style.css"),
-        script=asset("script.js"),
+        **assets(),
     )
 
 
-def _asked(facts: Facts) -> dict[str, str]:
+def asked(facts: Facts) -> dict[str, str]:
     """What somebody who opens the page wants to know first: the model, the data, the judges, how often."""
     recipe, evaluation = facts.run.recipe, facts.run.recipe.evaluation
     said = {"model": recipe.model.path}
@@ -198,11 +192,6 @@ def _panel(facts: Facts, panel: PanelFacts) -> dict[str, Any]:
         "prompts": packed({"prompts": panel.prompts, "domains": panel.domains}),
         "answers": {policy: packed(answers) for policy, answers in panel.answers.items()},
     }
-
-
-def packed(value: Any) -> str:
-    """Compressed JSON, encoded in characters that need no escaping in HTML."""
-    return base64.b64encode(gzip.compress(json.dumps(value).encode(), mtime=0)).decode()
 
 
 def amount(value: float) -> str:

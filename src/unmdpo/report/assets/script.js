@@ -26,15 +26,18 @@ function sortBy(table, column, down) {
   table.tBodies[0].append(...groups.flat());
 }
 
-function saveAsCsv(table, name) {
+function saveRows(rows, name) {
   const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text);
-  const lines = [...table.rows].map((row) => [...row.cells].map((cell) => quoted(cell.textContent.trim().replace(/\s+/g, " "))).join(","));
+  const lines = rows.map((row) => row.map((cell) => quoted(String(cell))).join(","));
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([lines.join("\n") + "\n"], { type: "text/csv" }));
   link.download = name;
   link.click();
   URL.revokeObjectURL(link.href);
 }
+
+const saveAsCsv = (table, name) =>
+  saveRows([...table.rows].map((row) => [...row.cells].map((cell) => cell.textContent.trim().replace(/\s+/g, " "))), name);
 
 document.querySelectorAll("table").forEach((table, number) => {
   if (!table.tHead || !table.tBodies.length) return;

@@ -1,0 +1,104 @@
+"""One page about several runs: what each found, in which settings they differ, and their numbers side by side."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from unmdpo.engine.training.metrics import clock
+from unmdpo.errors import UserError
+from unmdpo.pipeline.run import Run
+from unmdpo.pipeline.told import Table, chance, found_out
+from unmdpo.report import charts
+from unmdpo.report.charts import Interval
+from unmdpo.report.collect import Facts, collect
+from unmdpo.report.curves import Curves, Line
+from unmdpo.report.html import assets, template, write_page
+from unmdpo.report.page import amount, asked
+
+LONGEST = 120  # characters shown of a setting
+
+
+def write_comparison(runs: Sequence[Run], path: Path) -> Path:
+    """Writes a page about what is finished of each. The file is written completely or not at all."""
+    for run in runs:
+        if not run.finished:
+            raise UserError(f"nothing of {run.recipe.name} is finished yet: start it with `unmdpo run`")
+    return write_page(path, render(dict(zip(_names(runs), map(collect, runs), strict=True))))
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """A recipe's name, or that of the run's folder where several have the same."""
+    names = [run.recipe.name for run in runs]
+    return [run.folder.name if names.count(name) > 1 else name for run, name in zip(runs, names, strict=True)]
+
+
+def render(runs: Mapping[str, Facts]) -> str:
+    curves = _curves(runs)
+    return template("several.html", clock=clock, amount=amount, chance=chance).render(
+        runs={name: {"found": found_out(facts.summary), "asked": asked(facts)} for name, facts in runs.items()},
+        verdicts={
+            name: {scale.name: scale.verdict.partition(":")[0] for scale in facts.scales if scale.verdict}
+            for name, facts in runs.items()
+        },
+        differing=_differing({name: facts.run.recipe.model_dump(mode="json") for name, facts in runs.items()}),
+        rows=[{"run": name} | row for name, facts in runs.items() for row in Table.of(facts.summary).over_seeds()],
+        plots=_plots(runs),
+        curves=Curves.of(curves),
+        lines=[*dict.fromkeys(line for lines in curves.values() for line in lines)],
+        costs={name: _cost(facts) for name, facts in runs.items()},
+        **assets(),
+    )
+
+
+def _differing(recipes: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Setting → its value in each run, if it is not the same in all."""
+    flat = [dict(_leaves(recipe)) for recipe in recipes.values()]
+    keys = dict.fromkeys(key for settings in flat for key in settings)
+    told = {key: [_short(settings.get(key, "")) for settings in flat] for key in keys}
+    return {key: values for key, values in told.items() if len(set(values)) > 1}
+
+
+def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict) and value:
+        for name, inner in value.items():
+            yield from _leaves(inner, f"{key}.{name}" if key else str(name))
+    else:
+        yield key, value
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def _plots(runs: Mapping[str, Facts]) -> list[Markup]:
+    """A forest plot for each panel and judge: all policies of all runs against their baselines."""
+    found = dict[str, list[Interval]]()
+    for name, facts in runs.items():
+        for row in Table.of(facts.summary).over_seeds():
+            if row["against"] == facts.summary[row["panel"]]["baseline"]:
+                title = f"win rate against {row['against']}, %: {row['panel']}"
+                values = (row["win_rate"], row["win_rate_low"], row["win_rate_high"])
+                interval = Interval(f"{name} {row['policy']}", *values)
+                found.setdefault(f"{title}, by {row['judge']}" if row["judge"] else title, []).append(interval)
+    return [Markup(charts.forest(rows, title, title, 50.0)) for title, rows in found.items()]
+
+
+def _curves(runs: Mapping[str, Facts]) -> dict[str, dict[str, Line]]:
+    together = dict[str, dict[str, Line]]()
+    for name, facts in runs.items():
+        for metric, lines in facts.curves.items():
+            together.setdefault(metric, {}).update({f"{name} {policy}": line for policy, line in lines.items()})
+    return together
+
+
+def _cost(facts: Facts) -> dict[str, Any]:
+    return {
+        "stages": len(facts.costs),
+        "seconds": sum(cost.seconds for cost in facts.costs),
+        "tokens": sum(cost.tokens for cost in facts.costs),
+        "flops": sum(cost.flops for cost in facts.costs),
+        "pilots": facts.pilot_share,
+    }
