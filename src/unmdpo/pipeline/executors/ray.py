@@ -13,10 +13,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unmdpo.errors import OutOfMemory, UserError
+from unmdpo.engine.training.loop import StopRequests
+from unmdpo.errors import OutOfMemory, Stopped, UserError
 from unmdpo.pipeline.executors.making import make_here, raise_failures, ready_stages, with_microbatch
 from unmdpo.pipeline.executors.ranks import take_part
 from unmdpo.pipeline.executors.room import Need, Try, fraction, need_of
+from unmdpo.pipeline.executors.workers import PATIENCE
 from unmdpo.pipeline.plan import MEMORY
 from unmdpo.pipeline.run import Run, open_run, ranks_of
 from unmdpo.pipeline.store import Store
@@ -24,6 +26,7 @@ from unmdpo.pipeline.view import View
 from unmdpo.recipe import Recipe
 
 FULL_GPU = "out of memory: "  # how a rank's problem begins that more room would solve
+STEP = 0.5  # seconds between two looks at whether somebody wants to stop
 RETRIES = 2  # of a stage whose worker died; errors raised by the stage are not retried
 
 
@@ -45,43 +48,56 @@ def work_on_ray(run: Run, missing: Sequence[str], view: View) -> None:
     recipe, root, here = run.recipe.model_dump_json(), str(run.store.root.resolve()), str(Path.cwd())
     memory, tries = _gpu_memory(ray.cluster_resources()), dict[str, Try]()  # type: ignore[no-untyped-call]
     needs = {name: need_of(run, run.stages[name], memory) for name in waiting} if on_gpus else {}
-    while waiting or running:
-        for name in ready_stages(run, waiting, failures):
-            waiting.remove(name)
-            need, trying = needs.get(name, Need()), tries.get(name, Try())
-            task = (recipe, root, name, here, trying.tokens(need))
-            if ranks_of(run, run.stages[name]) > 1:
-                submitted = shared.options(num_cpus=0, name=name).remote(*task, on_gpus)
-            else:
-                gpus = (1 if trying.alone else fraction(need, memory)) if on_gpus else 0
-                submitted = alone.options(num_gpus=gpus, num_cpus=1, name=name).remote(*task)
-            running[submitted] = (name, time.monotonic())
-            if name not in tries:
-                view.started(name)
-        if not running:
-            break  # the remaining stages need one that failed
-        done, _ = ray.wait(list(running), num_returns=1)
-        for reference in done:
-            name, began = running.pop(reference)
-            full = False
-            try:
-                full, problem = ray.get(reference)
-            except ray.exceptions.RayError as error:
-                problem = f"its worker died {RETRIES + 1} times: {str(error).splitlines()[0]}"
-            need = needs.get(name, Need())
-            following = tries.get(name, Try()).next(need) if full else None
-            if following is not None:
-                tries[name] = following
-                waiting.append(name)
-                continue
-            if problem is None and run.find(run.stages[name]) is None:
-                problem = "its artifact is not in the store: do all nodes see the same files under the same paths?"
-            if problem is None:
-                view.finished(name, time.monotonic() - began)
-            else:
-                failures[name] = problem
-                view.failed(name, problem)
+    with StopRequests() as stop:  # a signal within Ray's own code would end in a traceback
+        while waiting or running:
+            for name in ready_stages(run, waiting, failures):
+                waiting.remove(name)
+                need, trying = needs.get(name, Need()), tries.get(name, Try())
+                task = (recipe, root, name, here, trying.tokens(need))
+                if ranks_of(run, run.stages[name]) > 1:
+                    submitted = shared.options(num_cpus=0, name=name).remote(*task, on_gpus)
+                else:
+                    gpus = (1 if trying.alone else fraction(need, memory)) if on_gpus else 0
+                    submitted = alone.options(num_gpus=gpus, num_cpus=1, name=name).remote(*task)
+                running[submitted] = (name, time.monotonic())
+                if name not in tries:
+                    view.started(name)
+            if not running:
+                break  # the remaining stages need one that failed
+            done, _ = ray.wait(list(running), num_returns=1, timeout=STEP)
+            if stop.asked is not None:
+                _cancel([*running])
+                raise Stopped(stop.asked)
+            for reference in done:
+                name, began = running.pop(reference)
+                full = False
+                try:
+                    full, problem = ray.get(reference)
+                except ray.exceptions.RayError as error:
+                    problem = f"its worker died {RETRIES + 1} times: {str(error).splitlines()[0]}"
+                need = needs.get(name, Need())
+                following = tries.get(name, Try()).next(need) if full else None
+                if following is not None:
+                    tries[name] = following
+                    waiting.append(name)
+                    continue
+                if problem is None and run.find(run.stages[name]) is None:
+                    problem = "its artifact is not in the store: do all nodes see the same files under the same paths?"
+                if problem is None:
+                    view.finished(name, time.monotonic() - began)
+                else:
+                    failures[name] = problem
+                    view.failed(name, problem)
     raise_failures(failures, waiting)
+
+
+def _cancel(running: list[Any]) -> None:
+    """Interrupts what is at work as Ctrl-C would, and gives it time to write its checkpoints."""
+    import ray  # noqa: PLC0415 - an extra
+
+    for reference in running:
+        ray.cancel(reference)
+    ray.wait(running, num_returns=len(running), timeout=PATIENCE)
 
 
 def _go(here: str) -> None:
