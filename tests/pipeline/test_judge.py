@@ -15,9 +15,16 @@ from unmdpo.engine.models import load_tokenizer
 from unmdpo.engine.settings import ModelSource
 from unmdpo.engine.training import reward
 from unmdpo.engine.training.reward import RewardPairs, open_with_new_head
+from unmdpo.errors import UserError
 from unmdpo.pipeline.executors import execute
+from unmdpo.pipeline.executors.preflight import flattering
 from unmdpo.pipeline.run import open_run
 from unmdpo.pipeline.store import Store
+from unmdpo.pipeline.verify import verify
+from unmdpo.report.collect import collect
+from unmdpo.report.page import render
+
+LONGEST = "tests.worlds.pipeline:longest"
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +74,42 @@ def test_a_judge_learns_what_is_better_and_judges_in_a_recipe(folder, tmp_path, 
     policies = {"dpo": {"objective": "dpo"}, "simpo": {"objective": "simpo"}}
     run = open_run(recipe(folder, evaluation=evaluation, policies=policies, scales={}), Store(tmp_path / "store"))
     assert execute(run).summarized
+
+
+def test_a_recipe_trains_its_own_judge(folder, tmp_path):
+    """As a stage: kept in the store, measured, told of, and not trained again."""
+    training = {"path": str(write_pairs(tmp_path / "pairs.jsonl")), "batch": 16, "epochs": 8, "learning_rate": 0.003}
+    evaluation = recipe(folder).model_dump()["evaluation"] | {"judge": None, "initial": False}
+    evaluation["judges"] = {"own": {"train": training | {"held_out": 0.25}}, "long": {"function": LONGEST}}
+    policies = {"dpo": {"objective": "dpo"}, "simpo": {"objective": "simpo"}}
+    described = recipe(folder, evaluation=evaluation, policies=policies, scales={})
+    run = execute(open_run(described, Store(tmp_path / "store")))
+    made = run.artifact("judge[own]")
+    assert made.manifest["notes"]["trained_on"] == 360
+    (told,) = run.judges_told
+    assert told.startswith("judge[own] learned from 360 pairs, and orders ")
+    assert told in render(collect(run))
+    judge = RewardModel(ModelSource(path=str(made.path / "model")))
+    rows = run.generations("dpo", "one", "own")
+    expected = judge([row["prompt"] for row in rows], [row["text"] for row in rows])
+    assert [row["score"] for row in rows] == pytest.approx(expected, abs=1e-5)
+    again = open_run(described, Store(tmp_path / "store"))
+    assert again.artifact("judge[own]").digest == made.digest
+    assert execute(again).artifact("judge[own]").manifest == made.manifest
+    assert not [finding for finding in verify(again) if finding.problem]
+    data = evaluation | {"judges": {"own": {"train": {"path": "nowhere.jsonl"}}}}
+    with pytest.raises(
+        UserError, match=r"evaluation.judges.own.train.path: there is no file or folder 'nowhere.jsonl'"
+    ):
+        execute(open_run(recipe(folder, evaluation=data, policies=policies, scales={}), Store(tmp_path / "other")))
+
+
+def test_a_judge_that_learns_from_the_policies_own_pairs_is_told_of(folder, tmp_path):
+    plain = recipe(folder)
+    evaluation = plain.model_dump()["evaluation"] | {"judge": {"train": {"path": plain.data.path}}}
+    run = open_run(recipe(folder, evaluation=evaluation), Store(tmp_path))
+    (told,) = flattering(run, [*run.stages])
+    assert told.startswith("judge learns from ")
 
 
 def test_the_same_seed_gives_the_same_judge(folder, tmp_path):

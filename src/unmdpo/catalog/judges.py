@@ -8,7 +8,7 @@ from pydantic import Field, SerializeAsAny, model_validator
 
 from unmdpo.catalog.code import Code
 from unmdpo.catalog.endpoints import ADDRESS
-from unmdpo.settings import Place, Strict, chosen_from
+from unmdpo.settings import Count, Place, Strict, chosen_from
 
 if TYPE_CHECKING:
     from unmdpo.engine.settings import ModelSource
@@ -20,7 +20,7 @@ class JudgeSettings(Strict):
 
 class RewardModelSettings(JudgeSettings):
     path: Place = Field(description="Hub name or local folder of a sequence classifier")
-    revision: str | None = None
+    revision: str | None = Field(None, description="of the Hub model")
     label: int | str | None = Field(None, description="which output is the score, if there are several")
     template: str | None = Field(None, description="Jinja text, or a .jinja file, if it has no chat template")
     trust_remote_code: bool = Field(False, description="run code that comes with the model")
@@ -48,6 +48,43 @@ class EndpointSettings(JudgeSettings):
         return self
 
 
+class JudgeTraining(Strict):
+    """How a judge is trained: a reward model, on pairs that policies do not learn from."""
+
+    path: Place = Field(description="preference pairs to learn from: a file, a folder or a Hub dataset")
+    source: str = Field("auto", description="the source's name; auto recognizes it by its columns")
+    split: str = Field("train", description="the split to train on, or all")
+    revision: str | None = Field(None, description="of the Hub dataset")
+    config: str | None = Field(None, description="Hub configuration, or a subfolder")
+    columns: dict[str, str] = Field({}, description="what a row is read for → its column")
+    model: Place | None = Field(
+        None, description="Hub name or folder of the model it starts from; default: the recipe's"
+    )
+    held_out: Annotated[float, Field(ge=0.01, le=0.9)] = Field(
+        0.1, description="share of the prompts to measure it on"
+    )
+    margins: bool = Field(True, description="stronger preferences win by a margin")
+    epochs: Annotated[int, Field(ge=1, le=100)] = Field(1, description="how often to see all pairs")
+    batch: Count = Field(32, description="pairs in a batch")
+    learning_rate: Annotated[float, Field(ge=1e-9, le=1.0)] = Field(2e-5, description="at its highest")
+    max_length: Annotated[int, Field(ge=8, le=10_000_000)] = Field(
+        2048, description="most tokens in a prompt with its response"
+    )
+    lora: Annotated[int, Field(ge=1, le=65_536)] | None = Field(
+        None, description="train an adapter of this rank, and merge it"
+    )
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(
+        42, description="for the held-out prompts, the head and the order"
+    )
+
+    def __str__(self) -> str:
+        return f"trained on {self.path}"
+
+
+class TrainedJudge(JudgeSettings):
+    train: JudgeTraining = Field(description="train a reward model, as a stage of the run")
+
+
 @dataclass(frozen=True)
 class JudgeKind:
     name: str
@@ -55,7 +92,9 @@ class JudgeKind:
     settings: type[JudgeSettings]
     _: KW_ONLY
     key: str  # the setting that identifies this kind in a recipe
-    open: Callable[[Any], Any]  # settings → a `Judge`, or a `PairwiseJudge` if pairwise
+    open: Callable[
+        [Any], Any
+    ]  # settings → a `Judge`, or a `PairwiseJudge` if pairwise; of a trained one, its folder's
     check: Callable[[Any], None] | None = None  # raises now what judging would raise hours later
     files: Callable[[Any], list[str]] | None = None  # local files that its scores depend on
     model: Callable[[Any], "ModelSource"] | None = None  # the model it runs on this machine
@@ -75,6 +114,10 @@ _ROWS = (
         "reward-model", "a sequence classifier with one output", RewardModelSettings, key="path",
         open=_code("judges:open_reward_model"), check=_code("judges:check_reward_model"),
         files=lambda settings: [settings.path], model=_code("judges:reward_model_source"),
+    ),
+    JudgeKind(
+        "trained", "a reward model that is trained here", TrainedJudge, key="train",
+        open=_code("judges:open_reward_model"), check=_code("judges:check_start_of_judge"),
     ),
     JudgeKind(
         "function", "a Python function of prompts and responses", FunctionSettings, key="function",
@@ -103,7 +146,17 @@ def _chosen(values: Mapping[str, Any]) -> type[JudgeSettings]:
 
 def _all_kinds(schema: dict[str, Any]) -> None:
     schema.clear()
-    schema["anyOf"] = [kind.settings.model_json_schema() for kind in JUDGES.values()]
+    schema["anyOf"] = [_inlined(kind.settings.model_json_schema()) for kind in JUDGES.values()]
+
+
+def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
+    """Without references, which would be looked for in the recipe's own definitions."""
+    known = schema.pop("$defs", {})
+    for name, described in schema["properties"].items():
+        if "$ref" in described:
+            inner = dict(known[described["$ref"].rpartition("/")[2]])
+            schema["properties"][name] = inner | {key: value for key, value in described.items() if key != "$ref"}
+    return schema
 
 
 AnyJudge = Annotated[SerializeAsAny[JudgeSettings], chosen_from(_chosen), Field(json_schema_extra=_all_kinds)]

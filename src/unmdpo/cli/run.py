@@ -137,9 +137,11 @@ def _show_policies(run: "Run") -> None:
 
 
 def show_checks(run: "Run") -> None:
-    """Whether the scales are real."""
+    """Whether the scales are real, and what judges are worth."""
     from unmdpo.scale.check import verdict
 
+    for line in run.judges_told:
+        typer.echo(line)
     for name in run.recipe.scales:
         found = run.check(name)
         if found is not None:

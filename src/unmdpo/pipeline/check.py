@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from unmdpo.catalog.estimators import ESTIMATORS
-from unmdpo.catalog.judges import JudgeSettings, kind_of
+from unmdpo.catalog.judges import JudgeSettings, TrainedJudge, kind_of
 from unmdpo.engine.models import check_reachable
 from unmdpo.engine.pairs.encode import Encoder
 from unmdpo.engine.settings import ModelSource
@@ -25,7 +25,11 @@ def check_ranks(recipe: Recipe) -> None:
         if name not in shared:
             raise UserError(f"compute.ranks_of: no stages of kind '{name}' have ranks; {did_you_mean(name, shared)}")
     for judge in map(kind_of, judges(recipe).values()):
-        if judge.model is None and recipe.compute.ranks_of.get(JUDGEMENT_STAGE.name, 1) > 1:
+        if (
+            judge.model is None
+            and judge.name != "trained"
+            and recipe.compute.ranks_of.get(JUDGEMENT_STAGE.name, 1) > 1
+        ):
             raise UserError(f"a judge of kind '{judge.name}' is asked by one process: leave judgement out of ranks_of")
 
 
@@ -70,6 +74,9 @@ def missing_places(recipe: Recipe) -> dict[str, str]:
         kind = kind_of(judge)
         if kind.model is not None:
             models[f"{key}.{kind.key}"] = kind.model(judge).path
+        if isinstance(judge, TrainedJudge):
+            models[f"{key}.train.model"] = judge.train.model
+            data[f"{key}.train.path"] = judge.train.path
     if recipe.evaluation is not None:
         for name, panel in recipe.evaluation.panels.items():
             data[f"evaluation.panels.{name}.path"] = panel.path

@@ -36,12 +36,13 @@ from unmdpo.pipeline.stages.answers import GENERATION_STAGE
 from unmdpo.pipeline.stages.checks import CHECK_STAGE
 from unmdpo.pipeline.stages.data import COMPARISONS_STAGE, PANEL_STAGE
 from unmdpo.pipeline.stages.evaluation import judged, judgement_name
+from unmdpo.pipeline.stages.judges import JUDGE_STAGE
 from unmdpo.pipeline.stages.pilots import OOF_STAGE
 from unmdpo.pipeline.stages.policies import POLICY_STAGE
 from unmdpo.pipeline.stages.scales import SCALE_STAGE
 from unmdpo.pipeline.stages.summary import SUMMARY_STAGE, compare_runs
 from unmdpo.pipeline.store import Artifact, Store
-from unmdpo.pipeline.told import Table
+from unmdpo.pipeline.told import Table, worth_of_judge
 from unmdpo.recipe import Recipe
 from unmdpo.recipe.seeds import Trained
 from unmdpo.scale.check import Check
@@ -162,6 +163,12 @@ class Run:
         """The judge that selects."""
         assert self.recipe.evaluation is not None
         return next(iter(self.recipe.evaluation.all_judges))
+
+    @property
+    def judges_told(self) -> list[str]:
+        """What the judges are worth that were trained for this run."""
+        made = [(name, found) for name, found in self.finished.items() if self.stages[name].kind is JUDGE_STAGE]
+        return [worth_of_judge(name, found.manifest["notes"]) for name, found in made]
 
     def generations(self, policy: str, panel: str, judge: str | None = None) -> list[dict[str, Any]]:
         """A policy's answers on a panel, with a judge's scores; of one training, `dpo@17`, if it has several."""

@@ -37,6 +37,16 @@ def remarks(report: Mapping[str, Any], methods: Mapping[str, str]) -> Iterator[s
         yield f"judges {names} say the same about {same:.0f} % of answers{close}"
 
 
+def worth_of_judge(name: str, notes: Mapping[str, Any]) -> str:
+    """What a judge that was trained here is worth, from its stage's notes."""
+    found = notes["held_out"]
+    said = (
+        f"{name} learned from {notes['trained_on']:,} pairs, and orders {100 * found['judge']:.1f} % of "
+        f"{found['pairs']:,} pairs of unseen prompts as labelled; length alone would get {100 * found['length']:.1f} %"
+    )
+    return said if found["judge"] > found["length"] else f"{said}: do not judge by it"
+
+
 def found_out(summary: Mapping[str, Any]) -> str | None:
     """The main result in a sentence or two: on the last panel, by the judge that selects, the policy with the largest
     win rate against the baseline. It is told apart from 50 % after Holm's correction."""

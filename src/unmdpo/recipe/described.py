@@ -9,9 +9,9 @@ from unmdpo.recipe.recipe import Recipe
 INTRODUCTION = """# Every setting
 
 Of a recipe, with its default. Most recipes need few of them: [Recipes](recipes.md) explains those. This page is what
-`unmdpo recipes settings --markdown` prints; `unmdpo recipes settings WORD` finds some of them. What judges, objectives
-and estimators have of their own stands in [Evaluation](evaluation.md), [Objectives](objectives.md) and
-[Scales](scales.md).
+`unmdpo recipes settings --markdown` prints; `unmdpo recipes settings WORD` finds some of them. What objectives and
+estimators have of their own stands in [Objectives](objectives.md) and [Scales](scales.md). Of a judge, one of `path`,
+`train`, `function` and `endpoint` says of which kind it is.
 """
 
 
@@ -35,6 +35,16 @@ def _of(node: Mapping[str, Any], known: Mapping[str, Any], start: str) -> Iterat
         yield Setting(key, default, _meaning(field))
         if inner is not None and f".{name}." not in f".{start}":  # numbers against others hold no others
             yield from _of(inner[0], known, f"{key}{inner[1]}.")
+        for kind in _kinds(field):
+            yield from _of(kind, known, f"{key}.")
+
+
+def _kinds(field: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Settings that stand in the field itself, such as those of every kind of judge."""
+    if "properties" in field:
+        yield field
+    for option in field.get("anyOf", ()):
+        yield from _kinds(option)
 
 
 def _inner(field: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[Mapping[str, Any], str] | None:

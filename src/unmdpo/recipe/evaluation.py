@@ -68,7 +68,9 @@ class EvaluationRecipe(Strict):
         description="sets of prompts to answer, by name; none shares a prompt",
         json_schema_extra=names_only,
     )
-    judge: AnyJudge | None = Field(None, description="who says how good answers are: `path`, `function` or `endpoint`")
+    judge: AnyJudge | None = Field(
+        None, description="who says how good answers are: `path`, `function`, `endpoint` or `train`"
+    )
     judges: dict[Name, AnyJudge] = Field(
         {},
         description="several judges, by name, instead of one: every table is made by each, and the first selects",

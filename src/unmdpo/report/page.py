@@ -39,9 +39,12 @@ def render(facts: Facts) -> str:
             _result(facts, panel, judge) for panel, report in facts.summary.items() for judge in tables_of(report)
         ],
         remarks=[
-            f"{panel}: {remark}"
-            for panel, report in facts.summary.items()
-            for remark in remarks(report, facts.run.recipe.methods)
+            *facts.run.judges_told,
+            *(
+                f"{panel}: {remark}"
+                for panel, report in facts.summary.items()
+                for remark in remarks(report, facts.run.recipe.methods)
+            ),
         ],
         curves=Curves.of(facts.curves),
         lines=[*facts.run.recipe.trained],

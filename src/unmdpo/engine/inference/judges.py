@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from unmdpo.catalog.judges import FunctionSettings, RewardModelSettings
+from unmdpo.catalog.judges import FunctionSettings, RewardModelSettings, TrainedJudge
 from unmdpo.data.identity import Prompt
 from unmdpo.engine.inference.overheard import kept_running, overheard
 from unmdpo.engine.inference.padding import of_one_length, padding_is_harmless, shortest_and_longest
@@ -127,6 +127,14 @@ def check_reward_model(settings: RewardModelSettings) -> None:
     Encoder.of(source)  # raises if there is no template; some take answered conversations only
     if Path(source.path).is_dir():  # elsewhere, it would download the weights
         _chosen_output(source, settings.label, _count_outputs(source))
+
+
+def check_start_of_judge(settings: TrainedJudge) -> None:
+    """The model that a judge starts from, if it is not the recipe's own."""
+    if settings.train.model is not None:
+        source = ModelSource(path=settings.train.model)
+        check_reachable(source)
+        Encoder.of(source)
 
 
 def reward_model_source(settings: RewardModelSettings) -> ModelSource:

@@ -30,6 +30,7 @@ from unmdpo.pipeline.run import Run, ranks_of
 from unmdpo.pipeline.sizes import Sizes
 from unmdpo.pipeline.stages.data import COMPARISONS_STAGE, PANEL_STAGE, VALIDATION_STAGE
 from unmdpo.pipeline.stages.evaluation import JUDGEMENT_STAGE
+from unmdpo.pipeline.stages.judges import JUDGE_STAGE
 from unmdpo.pipeline.stages.pilots import PILOT_STAGE
 from unmdpo.pipeline.stages.policies import POLICY_STAGE
 from unmdpo.pipeline.store import Store
@@ -57,7 +58,7 @@ def look_ahead(run: Run, wanted: Sequence[str], view: View, *, reading: bool = T
         view.noted(f"data: {counted.line()}")
     problems, warnings = room(run, wanted)
     refuse(problems)
-    for warning in [*slow, *warnings]:
+    for warning in [*slow, *warnings, *flattering(run, wanted)]:
         view.noted(warning)
     return made
 
@@ -85,6 +86,16 @@ def outside(run: Run, wanted: Sequence[str]) -> list[str]:
         owners = [key.rpartition(".")[0] for key in absent]  # evaluation.judge of evaluation.judge.path
         checks += [check for key, check in check_judges(run.recipe) if key not in owners]
     return [*found, *_problems(checks)]
+
+
+def flattering(run: Run, wanted: Sequence[str]) -> list[str]:
+    """Judges that learn from what policies learn from."""
+    learned_from = {part.path for part in run.recipe.data.parts.values()}
+    return [
+        f"{name} learns from {stage.settings.training.path}, as policies do: it will like what it learned itself"
+        for name, stage in ((name, run.stages[name]) for name in wanted)
+        if stage.kind is JUDGE_STAGE and stage.settings.training.path in learned_from
+    ]
 
 
 def too_many_ranks(run: Run, wanted: Sequence[str]) -> tuple[list[str], list[str]]:

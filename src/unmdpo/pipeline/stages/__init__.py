@@ -16,6 +16,7 @@ from unmdpo.pipeline.stages import (
     convert,
     data,
     evaluation,
+    judges,
     passes,
     pilots,
     policies,
@@ -44,6 +45,7 @@ KINDS: dict[str, Kind[Any]] = {
         checks.CHECK_STAGE,
         policies.POLICY_STAGE,
         answers.GENERATION_STAGE,
+        judges.JUDGE_STAGE,
         evaluation.JUDGEMENT_STAGE,
         summary.SUMMARY_STAGE,
     )

@@ -5,18 +5,19 @@ from typing import Any
 
 import numpy as np
 
-from unmdpo.catalog.judges import AnyJudge, kind_of
+from unmdpo.catalog.judges import AnyJudge, RewardModelSettings, TrainedJudge, kind_of
 from unmdpo.engine.inference.endpoint import PairwiseJudge, Question
 from unmdpo.engine.inference.judges import checked
 from unmdpo.engine.inference.spoken import SpokenJudge
 from unmdpo.engine.ranks import Ranks
 from unmdpo.journal import Journal
-from unmdpo.pipeline.artifacts import GENERATIONS, PANEL, SCORES, Line, Panel
+from unmdpo.pipeline.artifacts import GENERATIONS, MODEL, PANEL, SCORES, Line, Panel
 from unmdpo.pipeline.costs import Cost, Estimates
 from unmdpo.pipeline.graph import Files, Graph
 from unmdpo.pipeline.stage import Job, Kind, Notes, Stage
 from unmdpo.pipeline.stages.answers import generation
 from unmdpo.pipeline.stages.data import panel
+from unmdpo.pipeline.stages.judges import JUDGE_STAGE, trained_judge
 from unmdpo.pipeline.store import Artifact
 from unmdpo.settings import Strict
 from unmdpo.stats.evaluation import Judged
@@ -45,6 +46,8 @@ def judgement(graph: Graph, candidate: str, panel_name: str, judge_name: str) ->
     }
     if kind.pairwise:
         inputs["baseline"] = generation(graph, graph.recipe.baseline_of(candidate), panel_name)
+    if isinstance(settings_of_judge, TrainedJudge):
+        inputs[JUDGE_STAGE.name] = trained_judge(graph, judge_name, settings_of_judge.train)
     settings = JudgementSettings(
         judge=settings_of_judge,
         files=graph.files([] if kind.files is None else kind.files(settings_of_judge)),
@@ -57,7 +60,7 @@ def judge(job: Job[JudgementSettings]) -> Notes:
     """Scores each response."""
     prompts, responses = job.load(PANEL, "panel"), job.load(GENERATIONS, "generation")
     kind = kind_of(job.settings.judge)
-    opened = kind.open(job.settings.judge)
+    opened = kind.open(_settings(job))
     if kind.pairwise:
         scores = _preferences(opened, job, prompts, responses)
     else:
@@ -70,6 +73,13 @@ def judge(job: Job[JudgementSettings]) -> Notes:
         job.save(SCORES, rows)
     spent = {"spent": dict(opened.spent)} if isinstance(opened, SpokenJudge) else {}
     return {"mean_score": float(np.mean(scores)), **spent}
+
+
+def _settings(job: Job[JudgementSettings]) -> Any:
+    """The judge's own, or where the one that was trained for this run lies."""
+    if JUDGE_STAGE.name in job.inputs:
+        return RewardModelSettings(path=str(job.load(MODEL, JUDGE_STAGE.name)))
+    return job.settings.judge
 
 
 def _preferences(
@@ -109,10 +119,14 @@ def _judging_cost(estimates: Estimates, stage: Stage[JudgementSettings]) -> Cost
     """The cost of a judge that runs on this machine; zero for others."""
     judge, prompts = stage.settings.judge, estimates.panel(stage.inputs["panel"].settings.size)
     written = stage.inputs["generation"].settings.max_new_tokens
-    model = kind_of(judge).model
-    if model is None:
+    trained, model = stage.inputs.get(JUDGE_STAGE.name), kind_of(judge).model
+    if trained is not None:
+        read = trained.settings.model
+    elif model is not None:
+        read = model(judge)
+    else:
         return Cost()
-    return estimates.reading(model(judge), prompts * (estimates.mean_prompt + written))
+    return estimates.reading(read, prompts * (estimates.mean_prompt + written))
 
 
 JUDGEMENT_STAGE = Kind("judgement", judge, uses_model=True, ranked="on request", cost=_judging_cost)
