@@ -17,6 +17,9 @@ from typing import Any
 WORKERS = "unmdpo.pipeline.executors.workers"
 # `torch.cuda.is_available()` then asks the driver's monitor: no fork could use a GPU after the driver itself was asked
 HARMLESS = "PYTORCH_NVML_BASED_CUDA_CHECK"
+# How often a thread that waits for others looks before it sleeps. The library's own 300,000 keep a core busy for
+# nothing; where two runs share the cores, they made fitting a scale eight times slower (docs/performance.md)
+SPINS, POLICY = "GOMP_SPINCOUNT", "OMP_WAIT_POLICY"
 GRACE = 60.0  # seconds that a process may take to end without the one that started it
 
 
@@ -24,9 +27,16 @@ def fork_server() -> ForkServerContext:
     """The server, started if need be. It imports while the caller goes on."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([WORKERS])
+    let_threads_sleep()
     with _environment(), deaf_to_interrupts():
         forkserver.ensure_running()
     return context
+
+
+def let_threads_sleep() -> None:
+    """Before PyTorch is imported, for this process and those that it starts; unless somebody chose it for us."""
+    if POLICY not in os.environ:
+        os.environ.setdefault(SPINS, "1000")
 
 
 def end_with_parent() -> None:

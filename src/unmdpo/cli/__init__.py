@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 import unmdpo
 from unmdpo.cli import alpaca, audit, bench, inspect, judge, lab, look, models, recipes, run, theory
 from unmdpo.errors import Stopped, UnmdpoWarning, UserError, disk_problem, printable, stop
+from unmdpo.forks import let_threads_sleep
 
 
 class _Group(TyperGroup):
@@ -115,6 +116,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, stop)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background jobs ignore it
         signal.signal(signal.SIGINT, stop)
+    let_threads_sleep()
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # bars of libraries make no sense in a file
     for stream in (sys.stdout, sys.stderr):
