@@ -70,6 +70,7 @@ def test_until_only_and_force(folder):
         execute(run, only="policy[unm-wr]")
     assert ("pilot[1]", "finished") in events(run, until="oof", force=["pilot[1]"])
     assert events(run, only="pilot[*]") == [("pilot[0]", "cached"), ("pilot[1]", "cached")]
+    assert run.wanted(only="pilot[1],comparisons") == ["comparisons", "pilot[1]"]
     forced = events(run, until="oof", force=["reference"])
     assert [name for name, what in forced if what == "finished"] == ["reference", "pilot[0]", "pilot[1]", "oof"]
     with pytest.raises(UserError, match=r"inputs of policy\[unm-wr\] are not finished"):

@@ -28,10 +28,16 @@ def test_cheap_pilots_cost_as_much_as_one_policy(training, budget):
     assert (pilots.folds, pilots.updates, pilots.epochs) == (2, *budget)
 
 
-def test_what_is_said_beside_it_counts():
-    pilots = recipe({"preset": "cheap", "updates": 10, "seed": 3}, {"updates": 54}).pilots
-    assert (pilots.folds, pilots.updates, pilots.seed) == (2, 10, 3)
-    assert recipe({"preset": "cheap", "folds": 4}, {}).pilots.folds == 4
+def test_it_is_not_mixed_with_other_numbers():
+    """Those of a recipe that is extended would make something that is neither."""
+    given = {"preset": "cheap", "folds": None, "updates": None, "seed": 3}
+    pilots = recipe(given, {"updates": 54}).pilots
+    assert (pilots.folds, pilots.updates, pilots.seed) == (2, 27, 3)
+    for key in ("folds", "updates", "epochs"):
+        with pytest.raises(
+            ValidationError, match=f"decides this, and here it is 4; leave it out, or set pilots.{key}=n"
+        ):
+            recipe(given | {key: 4}, {})
 
 
 def test_it_is_the_same_recipe_as_the_one_it_stands_for():

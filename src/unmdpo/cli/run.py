@@ -56,7 +56,7 @@ def run(
     until: Annotated[
         str | None, typer.Option(help="Stop after this stage, such as oof or policy[dpo]; several with commas.")
     ] = None,
-    only: Annotated[str | None, typer.Option(help="Run only these stages.")] = None,
+    only: Annotated[str | None, typer.Option(help="Run only these stages; several with commas.")] = None,
     force: Annotated[
         list[str] | None, typer.Option(help="Run this stage and its dependents again; repeatable.")
     ] = None,

@@ -250,10 +250,11 @@ class Run:
         return names
 
     def wanted(self, until: str | None = None, only: str | None = None) -> list[str]:
-        """All stages; or those matching `until` (several with commas) and everything they need; or just those matching
-        `only`."""
+        """All stages; or those matching `until` and everything they need; or just those matching `only`. Several with
+        commas."""
         if only is not None:
-            return self.matching(only)
+            chosen = {name for pattern in _several(only) for name in self.matching(pattern)}
+            return [name for name in self.stages if name in chosen]
         if until is None:
             return [*self.stages]
         needed: set[str] = set()
@@ -264,7 +265,7 @@ class Run:
                 for other in stage.inputs.values():
                     visit(other)
 
-        for pattern in re.split(r",(?![^\[]*\])", until):
+        for pattern in _several(until):
             for name in self.matching(pattern):
                 visit(self.stages[name])
         return [name for name in self.stages if name in needed]
@@ -276,6 +277,11 @@ class Run:
             if any(needed.name in affected for needed in stage.inputs.values()):
                 affected.add(name)
         return [name for name in self.stages if name in affected]
+
+
+def _several(patterns: str) -> list[str]:
+    """Between commas, but for those in brackets."""
+    return re.split(r",(?![^\[]*\])", patterns)
 
 
 def ranks_of(run: Run, stage: Stage[Any]) -> int:

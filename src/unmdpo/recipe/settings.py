@@ -171,18 +171,23 @@ class PilotsRecipe(DefaultBudget, TrainingOverrides):
 
     @staticmethod
     def expanded(pilots: dict[str, Any], training: dict[str, Any]) -> dict[str, Any]:
-        """What the preset stands for, beside what is said. Epochs are of the prompts that a pilot sees: half of them.
+        """What the preset stands for. Epochs are of the prompts that a pilot sees: half of them. It is not mixed with
+        other numbers, which an extended recipe may have said: that would be neither.
 
         In the lab, nothing else at this price ranks prompts as well (docs/lab.md).
         """
-        said = {key: value for key, value in pilots.items() if key != "preset"}
         if pilots.get("preset") != "cheap":
             return pilots
-        if said.get("updates") is None and said.get("epochs") is None:
-            epochs, updates = training.get("epochs"), training.get("updates")
-            half = updates // 2 if isinstance(updates, int) else PAPER_UPDATES // 2
-            said |= {"epochs": epochs} if epochs else {"updates": max(1, half)}
-        return {"folds": 2} | said
+        said = {key: value for key, value in pilots.items() if key != "preset" and value is not None}
+        for key in ("folds", "updates", "epochs"):
+            if key in said:
+                hint = (
+                    f"preset: cheap decides this, and here it is {said[key]}; leave it out, or set pilots.{key}=null"
+                )
+                raise error_at(("pilots", key), hint)
+        epochs, updates = training.get("epochs"), training.get("updates")
+        half = updates // 2 if isinstance(updates, int) else PAPER_UPDATES // 2
+        return said | {"folds": 2} | ({"epochs": epochs} if epochs else {"updates": max(1, half)})
 
     @classmethod
     def _default_budget(cls, values: dict[str, Any]) -> dict[str, int]:
