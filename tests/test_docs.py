@@ -1,6 +1,9 @@
 """The documentation's examples run one after another, as a reader would type them."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,3 +59,17 @@ def test_every_link_of_the_documentation_leads_somewhere():
 def test_every_page_is_on_the_site():
     listed = set(re.findall(r": ([\w-]+\.md)", (DOCS.parent / "mkdocs.yml").read_text("utf-8")))
     assert listed == {page.name for page in DOCS.glob("*.md")}
+
+
+@pytest.mark.soak  # some minutes
+@pytest.mark.timeout(3600)
+def test_the_tutorial_runs_as_it_stands(tmp_path):
+    script = "\n".join(re.findall(r"```sh\n(.*?)```", (DOCS / "tutorial.md").read_text("utf-8"), re.DOTALL))
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        ["bash", "-e", "-c", script], cwd=tmp_path, env=os.environ | {"PATH": path}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert "checks, all passed" in done.stdout
+    assert (tmp_path / "my-model" / "model.safetensors").is_file()
+    assert (tmp_path / "report.html").is_file()

@@ -214,7 +214,9 @@ def test_curves_share_one_axis_of_updates():
 def test_a_long_name_leaves_room_for_its_interval():
     drawn = charts.forest([charts.Interval("n" * 80, 55, 50, 60)], "t", "x", 50)
     (start, end) = re.search(r'class="whisker" x1="([\d.]+)" y1="[\d.]+" x2="([\d.]+)"', drawn).groups()
-    assert 230 <= float(start) < float(end) <= charts.WIDTH
+    width = float(re.search(r'viewBox="0 0 ([\d.]+) ', drawn)[1])
+    assert 7 * charts.LONGEST_NAME <= float(start) < float(end) <= width
+    assert width - 7 * charts.LONGEST_NAME >= 230  # of which the intervals have this much
     assert "…" in drawn
 
 

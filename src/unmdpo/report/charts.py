@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 520, 240, 52, 34, 12, 12
-LONGEST_NAME = 30  # characters shown of a row's name
+LONGEST_NAME = 64  # characters shown of a row's name
 
 
 @dataclass(frozen=True)
@@ -200,9 +200,9 @@ def forest(rows: Sequence[Interval], title: str, x_label: str, neutral: float) -
     if not rows:
         return ""
     ends = [neutral, *(end for row in rows for end in (row.low, row.high, *(row.beside or ())))]
-    left, step = min(230, max(118, 20 + 7 * max(len(row.name) for row in rows))), 24
-    height = TOP + step * len(rows) + BOTTOM
-    across, bottom = spread(ends, left, WIDTH - RIGHT), height - BOTTOM
+    left, step = max(118, 20 + 7 * max(len(_shortened(row.name)) for row in rows)), 24
+    width, height = WIDTH + max(0, left - 230), TOP + step * len(rows) + BOTTOM
+    across, bottom = spread(ends, left, width - RIGHT), height - BOTTOM
     body = []
     for value in across.ticks():
         x = across.at(value)
@@ -221,5 +221,5 @@ def forest(rows: Sequence[Interval], title: str, x_label: str, neutral: float) -
             f'<circle class="point" cx="{across.at(row.value):.1f}" cy="{y:.1f}" r="4">'
             f"<title>{escape(label)}</title></circle>"
         )
-    body.append(_text((left + WIDTH - RIGHT) / 2, bottom + 29, x_label, kind="name"))
-    return _svg(body, title, WIDTH, height)
+    body.append(_text((left + width - RIGHT) / 2, bottom + 29, x_label, kind="name"))
+    return _svg(body, title, width, height)
