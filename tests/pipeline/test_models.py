@@ -1,5 +1,6 @@
 """What comes after a run: listing and removing runs, exporting policies, asking them."""
 
+import copy
 import json
 import shutil
 
@@ -101,6 +102,9 @@ def test_an_export_overwrites_nothing_and_copies_no_damage(done, store, tmp_path
 def test_a_policy_answers_as_it_does_in_evaluation(done):
     panel, known = done.panel("one"), done.generations("dpo", "one")
     assert done.policy("dpo").generate(panel.prompts, 4) == [row["text"] for row in known]
+    sent = copy.deepcopy(done.policy("dpo"))
+    assert sent.generate(panel.prompts, 4) == [row["text"] for row in known]
+    assert (sent / "config.json").is_file()
     text = Speaker(done.initial, max_new_tokens=4).answers(["w1 w2"])[0]
     said = command("chat", done.folder, "initial", "dpo", "--prompt", "w1 w2", "--tokens", 4)
     assert said.exit_code == 0, said.output

@@ -112,10 +112,9 @@ class Run:
         """The policy's folder, for `from_pretrained`, which also answers: `generate(["…"])`. Of one training,
         `dpo@17`, if it has several."""
         self._one_training(name)
-        policy = Policy(MODEL.load(self.artifact(POLICY_STAGE.called(name))))
+        folder = MODEL.load(self.artifact(POLICY_STAGE.called(name)))
         adapter = self.stages[POLICY_STAGE.called(name)].settings.training.adapter
-        policy.source, policy.four_bit = self.initial, adapter is not None and adapter.four_bit
-        return policy
+        return Policy.at(folder, self.initial, adapter is not None and adapter.four_bit)
 
     @property
     def initial(self) -> ModelSource:

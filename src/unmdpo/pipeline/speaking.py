@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path, PosixPath
+from typing import Any
 
 from unmdpo.data.identity import Asked, prompt_asked
 from unmdpo.engine.inference.generate import GenerationSettings, Generator
@@ -39,6 +40,15 @@ class Policy(PosixPath):
     source: ModelSource | None = None  # its initial model; None of what lies inside the folder
     four_bit: bool = False
     _speaker: Speaker | None = None
+
+    @classmethod
+    def at(cls, folder: str | Path, source: ModelSource | None, four_bit: bool) -> "Policy":
+        policy = cls(folder)
+        policy.source, policy.four_bit = source, four_bit
+        return policy
+
+    def __reduce__(self) -> Any:  # copied, or sent to another process, it still answers
+        return self.at, (str(self), self.source, self.four_bit)
 
     def generate(self, asked: Sequence[Asked], max_new_tokens: int = LONGEST) -> list[str]:
         """Greedy answers to questions or conversations. The model stays loaded for the next ones."""
