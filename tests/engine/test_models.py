@@ -16,6 +16,8 @@ from transformers import (
     LlamaForCausalLM,
     MambaConfig,
     MambaForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
 )
 
 from tests.worlds.engine import SETTINGS, encoded, same, trainer, weights, world
@@ -211,6 +213,18 @@ def test_adapters_of_the_last_layers_leave_the_others_as_they_are(tmp_path):
     assert torch.equal(
         score(PairScorer(again), data.pairs, 64).nan_to_num(), score(scorer, data.pairs, 64).nan_to_num()
     )
+    outside = OPTForCausalLM(
+        OPTConfig(
+            vocab_size=32,
+            hidden_size=16,
+            ffn_dim=16,
+            num_hidden_layers=3,
+            num_attention_heads=2,
+            word_embed_proj_dim=8,
+        )
+    )
+    beside = add_lora(outside, AdapterSettings(rank=2, layers=1)).get_base_model()  # it projects before its layers
+    assert all("layers.2." in name for name, weight in beside.named_parameters() if weight.requires_grad)
     with pytest.raises(UserError, match=f"adapter.layers is 99, but the model has {layers} layers"):
         add_lora(copy.deepcopy(model), AdapterSettings(layers=99))
 

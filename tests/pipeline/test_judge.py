@@ -2,6 +2,8 @@
 
 import json
 import random
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from tests.worlds.pipeline import recipe, world, write_model
 from unmdpo.cli import app
 from unmdpo.engine.inference.judges import RewardModel
 from unmdpo.engine.models import load_tokenizer
+from unmdpo.engine.pairs.encode import Encoder
 from unmdpo.engine.settings import ModelSource
 from unmdpo.engine.training import reward
 from unmdpo.engine.training.reward import RewardPairs, open_with_new_head
@@ -94,7 +97,6 @@ def test_a_recipe_trains_its_own_judge(folder, tmp_path):
     expected = judge([row["prompt"] for row in rows], [row["text"] for row in rows])
     assert [row["score"] for row in rows] == pytest.approx(expected, abs=1e-5)
     again = open_run(described, Store(tmp_path / "store"))
-    assert again.artifact("judge[own]").digest == made.digest
     assert execute(again).artifact("judge[own]").manifest == made.manifest
     assert not [finding for finding in verify(again) if finding.problem]
     data = evaluation | {"judges": {"own": {"train": {"path": "nowhere.jsonl"}}}}
@@ -104,12 +106,73 @@ def test_a_recipe_trains_its_own_judge(folder, tmp_path):
         execute(open_run(recipe(folder, evaluation=data, policies=policies, scales={}), Store(tmp_path / "other")))
 
 
+def judged_by(folder, training, **changes):
+    evaluation = recipe(folder).model_dump()["evaluation"] | {"judge": {"train": training}, "initial": False}
+    policies = {"dpo": {"objective": "dpo"}, "simpo": {"objective": "simpo"}}
+    return recipe(folder, evaluation=evaluation, policies=policies, scales={}, **changes)
+
+
 def test_a_judge_that_learns_from_the_policies_own_pairs_is_told_of(folder, tmp_path):
-    plain = recipe(folder)
-    evaluation = plain.model_dump()["evaluation"] | {"judge": {"train": {"path": plain.data.path}}}
-    run = open_run(recipe(folder, evaluation=evaluation), Store(tmp_path))
-    (told,) = flattering(run, [*run.stages])
-    assert told.startswith("judge learns from ")
+    place = recipe(folder).data.path
+    copied = (
+        shutil.copy(place, tmp_path / "copied.jsonl")
+        if Path(place).is_file()
+        else shutil.copytree(place, tmp_path / "c")
+    )
+    for path in (place, copied):
+        run = open_run(judged_by(folder, {"path": str(path)}), Store(tmp_path / "store"))
+        (told,) = flattering(run, [*run.stages])
+        assert told.startswith("judge learns from the policies' own pairs, ")
+    other = open_run(
+        judged_by(folder, {"path": str(write_pairs(tmp_path / "other.jsonl"))}), Store(tmp_path / "store")
+    )
+    assert flattering(other, [*other.stages]) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        ('{"question": "w1", "a": "w2"}\n' * 4, "judge: .*columns"),
+        (
+            '{"prompt": "w1", "chosen": "w2", "rejected": "w3", "strength": 2}\n' * 4,
+            "judge: .*0 pairs to train a judge on and 4 held out: it needs a batch of 32",
+        ),
+    ],
+)
+def test_what_a_judge_cannot_learn_from_is_told_before_anything_is_trained(folder, tmp_path, rows, problem):
+    path = tmp_path / "few.jsonl"
+    path.write_text(rows)
+    run = open_run(judged_by(folder, {"path": str(path)}), Store(tmp_path / "store"))
+    with pytest.raises(UserError, match=problem):
+        execute(run)
+    assert not [name for name in run.finished if name.startswith(("policy", "reference"))]
+
+
+def test_a_judge_reads_conversations_as_it_learned_to(folder, tmp_path, monkeypatch):
+    """With the template's own arguments, in training, on held-out pairs, and when it judges."""
+    seen = set()
+    rendered = Encoder.answered_text
+
+    def heard(self, prompt, response):
+        seen.add(tuple((self.template_arguments or {}).items()))
+        return rendered(self, prompt, response)
+
+    monkeypatch.setattr(Encoder, "answered_text", heard)
+    model = {"path": str(folder / "model"), "chat_template": {"loud": True}}
+    training = {"path": str(write_pairs(tmp_path / "pairs.jsonl", 60)), "batch": 16}
+    execute(open_run(judged_by(folder, training, model=model), Store(tmp_path / "store")))
+    assert seen == {(("loud", True),)}
+
+
+def test_a_judge_is_the_same_wherever_its_files_lie(folder, tmp_path):
+    runs = []
+    for name in ("here", "there"):
+        place = tmp_path / name
+        shutil.copytree(folder / "model", place / "start")
+        training = {"path": str(write_pairs(place / "pairs.jsonl", 60)), "batch": 16, "model": str(place / "start")}
+        run = open_run(judged_by(folder, training), Store(place / "store"))
+        runs.append(execute(run, until="judge").artifact("judge"))
+    assert runs[0].manifest["files"] == runs[1].manifest["files"]
 
 
 def test_the_same_seed_gives_the_same_judge(folder, tmp_path):
@@ -144,12 +207,8 @@ def test_what_cannot_be_trained_is_told(folder, tmp_path):
     (tmp_path / "full" / "x").write_text("")
     for out, options, said in (
         (tmp_path / "full", [], "already exists; name a new folder"),
-        (
-            tmp_path / "a",
-            ["--batch", "400"],
-            "15 of 15 pairs to train on have at most 256 tokens, and do not fill one batch of 400",
-        ),
-        (tmp_path / "b", ["--max-length", "8"], "0 of 15 pairs"),
+        (tmp_path / "a", ["--batch", "400"], "15 pairs to train a judge on and 5 held out: it needs a batch of 400"),
+        (tmp_path / "b", ["--max-length", "8", "--batch", "8"], "0 of 15 pairs"),
         (tmp_path / "c", ["--model", str(tmp_path / "nowhere")], "nowhere"),
     ):
         done = train(data, out, folder / "model", *options)

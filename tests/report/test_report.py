@@ -26,6 +26,7 @@ from unmdpo.report import charts, write_comparison, write_report
 from unmdpo.report.collect import collect
 from unmdpo.report.curves import Curves
 from unmdpo.report.page import amount, render
+from unmdpo.report.several import differing
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -364,8 +365,10 @@ def test_curves_zoom_smooth_hide_and_are_saved(run, browser, tmp_path):
     page.mouse.up()
     ranges = page.evaluate("charts.map(({ chart }) => chart.scales.x.min)")
     assert min(ranges) > 0  # all are zoomed
-    over.dblclick()
-    assert page.evaluate("charts[0].chart.scales.x.min") == 0
+    page.locator('[data-curve="rewards/margins"] .u-over').dblclick()
+    assert page.evaluate("charts.map(({ chart }) => [chart.scales.x.min, chart.scales.x.max])") == [
+        [0, updates - 1]
+    ] * page.evaluate("charts.length")
     with page.expect_download() as saved:
         figure.locator(".save").click()
     lines = Path(saved.value.path()).read_text("utf-8").splitlines()
@@ -404,9 +407,23 @@ def test_a_page_about_several_runs(run, tmp_path, browser):
     assert problems == []
 
 
-def test_runs_of_one_recipe_are_told_apart_by_their_folders(run, tmp_path):
-    path = write_comparison([run, run], tmp_path / "same.html")
-    assert run.folder.name in Tags(path.read_text("utf-8")).text
+def test_runs_of_one_recipe_are_told_apart(run, tmp_path):
+    """By their folders, or by a number, if they are the same run of two stores."""
+    shutil.copytree(run.store.root, tmp_path / "copied")
+    other = open_run(run.recipe, Store(tmp_path / "copied"))
+    text = Tags(write_comparison([run, other], tmp_path / "same.html").read_text("utf-8")).text
+    assert "2 runs" in text
+    assert f"{run.folder.name} (1)" in text
+    assert f"{run.folder.name} (2)" in text
+    with pytest.raises(UserError, match="named twice"):
+        write_comparison([run, run], tmp_path / "one.html")
+
+
+def test_settings_differ_also_at_their_end():
+    long = "x" * 200
+    (values,) = differing({"a": {"t": {"v": long + "1"}}, "b": {"t": {"v": long + "2"}}}).values()
+    assert len(values) == 2
+    assert differing({"a": {"t": long}, "b": {"t": long}}) == {}
 
 
 @pytest.mark.parametrize("width", [390, 1280])

@@ -60,6 +60,9 @@ class JudgeTraining(Strict):
     model: Place | None = Field(
         None, description="Hub name or folder of the model it starts from; default: the recipe's"
     )
+    model_revision: str | None = Field(None, description="of that model on the Hub")
+    template: str | None = Field(None, description="Jinja text, or a .jinja file, if that model has no chat template")
+    trust_remote_code: bool = Field(False, description="run code that comes with that model")
     held_out: Annotated[float, Field(ge=0.01, le=0.9)] = Field(
         0.1, description="share of the prompts to measure it on"
     )
@@ -92,12 +95,11 @@ class JudgeKind:
     settings: type[JudgeSettings]
     _: KW_ONLY
     key: str  # the setting that identifies this kind in a recipe
-    open: Callable[
-        [Any], Any
-    ]  # settings → a `Judge`, or a `PairwiseJudge` if pairwise; of a trained one, its folder's
+    open: Callable[[Any], Any]  # settings → a `Judge`, or a `PairwiseJudge` if pairwise; not for trained ones
     check: Callable[[Any], None] | None = None  # raises now what judging would raise hours later
     files: Callable[[Any], list[str]] | None = None  # local files that its scores depend on
     model: Callable[[Any], "ModelSource"] | None = None  # the model it runs on this machine
+    local: bool = False  # runs a model on this machine
     pairwise: bool = False  # compares each response with the baseline's
 
 
@@ -113,11 +115,11 @@ _ROWS = (
     JudgeKind(
         "reward-model", "a sequence classifier with one output", RewardModelSettings, key="path",
         open=_code("judges:open_reward_model"), check=_code("judges:check_reward_model"),
-        files=lambda settings: [settings.path], model=_code("judges:reward_model_source"),
+        files=lambda settings: [settings.path], model=_code("judges:reward_model_source"), local=True,
     ),
     JudgeKind(
         "trained", "a reward model that is trained here", TrainedJudge, key="train",
-        open=_code("judges:open_reward_model"), check=_code("judges:check_start_of_judge"),
+        open=_code("judges:open_reward_model"), check=_code("judges:check_start_of_judge"), local=True,
     ),
     JudgeKind(
         "function", "a Python function of prompts and responses", FunctionSettings, key="function",

@@ -80,8 +80,9 @@ def _show(judge: "TrainedJudge") -> None:
     for name, found in judge.table.items():
         table.add_row(name, f"{found.pairs:,}", f"{100 * found.judge:.1f} %", f"{100 * found.length:.1f} %")
     Console().print(table)
-    if judge.too_long:
-        typer.echo(f"{judge.too_long:,} pairs were longer than --max-length, and left out")
+    left_out = ", ".join(f"{count:,} {why}" for why, count in judge.left_out.items() if count)
+    if left_out:
+        typer.echo(f"left out: {left_out}")
     for part in judge.calibration.bins:
         typer.echo(f"sure by {100 * part.believed:.0f} %: right in {100 * part.right:.0f} % of {part.pairs:,} pairs")
     typer.echo(f"expected calibration error: {judge.calibration.error:.3f}")

@@ -67,15 +67,14 @@ def adapted_layers(model: PreTrainedModel, settings: AdapterSettings) -> list[nn
 
 
 def _left_out(model: PreTrainedModel, settings: AdapterSettings) -> list[str] | str | None:
-    """Modules without adapters, for PEFT: names, or one expression for all."""
+    """Modules without adapters, for PEFT: names, or one expression for all. With `layers`, all that is not in those:
+    an adapter before them would take gradients back through everything."""
     names = _unsuitable(model) if settings.targets == "all-linear" else []
     if settings.layers is None:
         return names or None
-    adapted = adapted_layers(model, settings)
-    lower = [layer for layer in decoder_layers(model) if layer not in adapted]
     places = {module: name for name, module in model.named_modules()}
-    whole_layers = [re.escape(places[layer]) + r"\..*" for layer in lower]
-    return "|".join([*whole_layers, *map(re.escape, names)]) or None
+    adapted = "|".join(re.escape(places[layer]) for layer in adapted_layers(model, settings))
+    return "|".join([rf"(?!(?:{adapted})\.).*", *map(re.escape, names)])
 
 
 def _unsuitable(model: PreTrainedModel) -> list[str]:

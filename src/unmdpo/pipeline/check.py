@@ -25,11 +25,7 @@ def check_ranks(recipe: Recipe) -> None:
         if name not in shared:
             raise UserError(f"compute.ranks_of: no stages of kind '{name}' have ranks; {did_you_mean(name, shared)}")
     for judge in map(kind_of, judges(recipe).values()):
-        if (
-            judge.model is None
-            and judge.name != "trained"
-            and recipe.compute.ranks_of.get(JUDGEMENT_STAGE.name, 1) > 1
-        ):
+        if not judge.local and recipe.compute.ranks_of.get(JUDGEMENT_STAGE.name, 1) > 1:
             raise UserError(f"a judge of kind '{judge.name}' is asked by one process: leave judgement out of ranks_of")
 
 
@@ -56,7 +52,7 @@ def check_judge_code(recipe: Recipe) -> None:
     """Checks only judges that need no model, so planning works without a network."""
     for judge in judges(recipe).values():
         kind = kind_of(judge)
-        if kind.model is None and kind.check is not None:
+        if not kind.local and kind.check is not None:
             kind.check(judge)
 
 

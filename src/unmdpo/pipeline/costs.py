@@ -124,11 +124,12 @@ class Estimates:
         memory = _reading_memory(shape, self.ranks) + working_memory(shape, READ_TOKENS)
         return Cost(tokens, 2 * parameters(shape) * tokens, memory, ranks=self.ranks, share=_size_share(shape))
 
-    def holding(self, model: ModelSource) -> Cost:
-        """What training a model by itself takes in memory: weights, gradients and moments in float32, and a layer at a
-        time."""
+    def holding(self, model: ModelSource, rank: int | None) -> Cost:
+        """What training a model by itself takes in memory: weights in float32, gradients and moments of what is
+        trained, perhaps an adapter, and a layer at a time."""
         shape = meta_model(model)
-        memory = 16.0 * parameters(shape) + working_memory(shape, READ_TOKENS)
+        trained = parameters(shape) if rank is None else adapter_size(shape, AdapterSettings(rank=rank))
+        memory = 4.0 * parameters(shape) + 12.0 * trained + working_memory(shape, READ_TOKENS)
         return Cost(memory=memory, disk=4.0 * parameters(shape), kept=4.0 * parameters(shape))
 
     def writing(self, model: ModelSource, tokens: float) -> Cost:

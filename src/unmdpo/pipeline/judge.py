@@ -39,7 +39,7 @@ class Accuracy:
 class TrainedJudge:
     folder: Path
     trained_on: int
-    too_long: int
+    left_out: dict[str, int]  # of the data: bad rows, ties, and pairs that are too long
     held_out: Accuracy
     by_strength: dict[int, Accuracy]
     calibration: Calibration
@@ -53,11 +53,35 @@ class TrainedJudge:
         bins = [part._asdict() for part in self.calibration.bins]
         return {
             "trained_on": self.trained_on,
-            "too_long": self.too_long,
+            "left_out": self.left_out,
             "held_out": asdict(self.held_out),
             "by_strength": {str(k): asdict(found) for k, found in self.by_strength.items()},
             "calibration": {"error": self.calibration.error, "bins": bins},
         }
+
+
+@dataclass(frozen=True)
+class JudgeData:
+    """The pairs that a judge learns from, and those that it is measured on."""
+
+    training: list[Comparison]
+    measured: list[Comparison]
+    margins: dict[int, float]
+    left_out: dict[str, int]
+
+
+def read_pairs(ref: DataRef, reading: Reading, *, held_out: float, seed: int, batch: int) -> JudgeData:
+    """Reads them; an error if they are too few, whatever their length."""
+    data = load(ref, reading)
+    unseen = split_prompts((row.prompt_hash for row in data), held_out, seed)
+    training = [row for row in data if row.prompt_hash not in unseen]
+    measured = [row for row in data if row.prompt_hash in unseen]
+    if len(training) < batch or not measured:
+        raise UserError(
+            f"{ref.path}: {len(training)} pairs to train a judge on and {len(measured)} held out: it needs a batch of "
+            f"{batch}, and one to measure it; bring more, lower batch, or change held_out"
+        )
+    return JudgeData(training, measured, _margins(data), {"bad": len(data.skipped), "ties": len(data.ties)})
 
 
 def train_judge(
@@ -69,37 +93,35 @@ def train_judge(
     *,
     held_out: float = 0.1,
     margins: bool = True,
+    base: str | None = None,
     report: Report = lambda text: None,
 ) -> TrainedJudge:
     """Trains on all prompts but a share that is held out, writes the judge, measures it on those, and writes that
-    beside it."""
+    beside it. `base` is what its card calls the model, if not by where it lies."""
     folder = folder.resolve()
     _check_place(folder)
     settings = replace(settings, max_length=min(settings.max_length, context_length(source) or settings.max_length))
-    data = load(ref, reading)
-    unseen = split_prompts((row.prompt_hash for row in data), held_out, settings.seed)
-    training = [row for row in data if row.prompt_hash not in unseen]
-    measured = [row for row in data if row.prompt_hash in unseen]
+    data = read_pairs(ref, reading, held_out=held_out, seed=settings.seed, batch=settings.batch)
     encoder = Encoder.of(source)
-    pairs, kept = _encoded(encoder, training, settings.max_length, _margins(data) if margins else {})
-    _, short = _encoded(encoder, measured, settings.max_length, {})
-    if len(pairs) < settings.batch:
+    pairs, kept = _encoded(encoder, data.training, settings.max_length, data.margins if margins else {})
+    _, short = _encoded(encoder, data.measured, settings.max_length, {})
+    if len(pairs) < settings.batch or not short:
         raise UserError(
-            f"{len(pairs)} of {len(training)} pairs to train on have at most {settings.max_length} tokens, and do not "
-            f"fill one batch of {settings.batch}: raise --max-length, or lower --batch"
+            f"{len(pairs)} of {len(data.training)} pairs to train on, and {len(short)} of {len(data.measured)} held "
+            f"out, have at most {settings.max_length} tokens: it needs a batch of {settings.batch}, and one to "
+            "measure it; raise max_length, or lower batch"
         )
-    if not short:
-        raise UserError(f"no held-out pair has at most {settings.max_length} tokens: raise --max-length or --held-out")
     report(f"{len(pairs):,} pairs to train on, {len(short):,} held out")
     model = train_reward(open_with_new_head(source, encoder.tokenizer, settings.seed), pairs, settings, report)
     with replacing(folder) as aside:
         model.save_pretrained(aside)
         encoder.tokenizer.save_pretrained(aside)
     del model
-    found = _measured(RewardModel(ModelSource(path=str(folder))), [measured[i] for i in short])
-    judge = TrainedJudge(folder, len(pairs), len(training) - len(kept), *found)
+    found = _measured(RewardModel(source.located(str(folder))), [data.measured[i] for i in short])
+    left_out = data.left_out | {"too long": len(data.training) - len(kept) + len(data.measured) - len(short)}
+    judge = TrainedJudge(folder, len(pairs), left_out, *found)
     write_text(folder / MEASURED, json.dumps(judge.to_dict(), indent=2) + "\n")
-    write_text(folder / CARD, _card(judge, ref, source, settings))
+    write_text(folder / CARD, _card(judge, _named(ref.path), _named(base or source.path), settings))
     return judge
 
 
@@ -147,11 +169,17 @@ def _measured(judge: RewardModel, rows: Sequence[Comparison]) -> tuple[Accuracy,
     return accuracy(np.ones(len(rows), dtype=bool)), by_strength, calibration(better - worse)
 
 
-def _card(judge: TrainedJudge, ref: DataRef, source: ModelSource, settings: RewardSettings) -> str:
+def _named(place: str) -> str:
+    """A name on the Hub, or that of a file or folder, wherever it lies on this machine."""
+    return Path(place).resolve().name if Path(place).exists() else place
+
+
+def _card(judge: TrainedJudge, data: str, base: str, settings: RewardSettings) -> str:
     lines = [
-        "---", "library_name: transformers", "pipeline_tag: text-classification", f"base_model: {source.path}", "---",
+        "---", "library_name: transformers", "pipeline_tag: text-classification",
+        f"base_model: {json.dumps(base, ensure_ascii=False)}", "---",
         "# A judge", "",
-        f"A reward model trained with unmdpo on {judge.trained_on:,} pairs of {ref.path}, from {source.path}.", "",
+        f"A reward model trained with unmdpo on {judge.trained_on:,} pairs of {data}, from {base}.", "",
         "On held-out prompts, the share of pairs that it orders as their labels do:", "",
         "| strength | pairs | judge | longer is better |", "|---|---|---|---|",
     ]  # fmt: skip

@@ -44,6 +44,8 @@ def worth_of_judge(name: str, notes: Mapping[str, Any]) -> str:
         f"{name} learned from {notes['trained_on']:,} pairs, and orders {100 * found['judge']:.1f} % of "
         f"{found['pairs']:,} pairs of unseen prompts as labelled; length alone would get {100 * found['length']:.1f} %"
     )
+    left_out = ", ".join(f"{count:,} {why}" for why, count in notes["left_out"].items() if count)
+    said += f" (left out: {left_out})" if left_out else ""
     return said if found["judge"] > found["length"] else f"{said}: do not judge by it"
 
 

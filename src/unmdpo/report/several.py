@@ -22,6 +22,8 @@ LONGEST = 120  # characters shown of a setting
 
 def write_comparison(runs: Sequence[Run], path: Path) -> Path:
     """Writes a page about what is finished of each. The file is written completely or not at all."""
+    if len({run.folder.resolve() for run in runs}) < len(runs):
+        raise UserError("the same run is named twice; a page about one is `unmdpo report` without --with")
     for run in runs:
         if not run.finished:
             raise UserError(f"nothing of {run.recipe.name} is finished yet: start it with `unmdpo run`")
@@ -29,9 +31,14 @@ def write_comparison(runs: Sequence[Run], path: Path) -> Path:
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """A recipe's name, or that of the run's folder where several have the same."""
-    names = [run.recipe.name for run in runs]
-    return [run.folder.name if names.count(name) > 1 else name for run, name in zip(runs, names, strict=True)]
+    """A recipe's name, or that of the run's folder where several have the same; with a number, if that is the same in
+    two stores."""
+    recipes = [run.recipe.name for run in runs]
+    names = [run.folder.name if recipes.count(run.recipe.name) > 1 else run.recipe.name for run in runs]
+    return [
+        name if names.count(name) == 1 else f"{name} ({names[:place].count(name) + 1})"
+        for place, name in enumerate(names)
+    ]
 
 
 def render(runs: Mapping[str, Facts]) -> str:
@@ -42,7 +49,7 @@ def render(runs: Mapping[str, Facts]) -> str:
             name: {scale.name: scale.verdict.partition(":")[0] for scale in facts.scales if scale.verdict}
             for name, facts in runs.items()
         },
-        differing=_differing({name: facts.run.recipe.model_dump(mode="json") for name, facts in runs.items()}),
+        differing=differing({name: facts.run.recipe.model_dump(mode="json") for name, facts in runs.items()}),
         rows=[{"run": name} | row for name, facts in runs.items() for row in Table.of(facts.summary).over_seeds()],
         plots=_plots(runs),
         curves=Curves.of(curves),
@@ -52,12 +59,12 @@ def render(runs: Mapping[str, Facts]) -> str:
     )
 
 
-def _differing(recipes: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+def differing(recipes: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
     """Setting → its value in each run, if it is not the same in all."""
     flat = [dict(_leaves(recipe)) for recipe in recipes.values()]
     keys = dict.fromkeys(key for settings in flat for key in settings)
-    told = {key: [_short(settings.get(key, "")) for settings in flat] for key in keys}
-    return {key: values for key, values in told.items() if len(set(values)) > 1}
+    told = {key: [str(settings.get(key, "")) for settings in flat] for key in keys}
+    return {key: [*map(_short, values)] for key, values in told.items() if len(set(values)) > 1}
 
 
 def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
@@ -68,8 +75,7 @@ def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         yield key, value
 
 
-def _short(value: Any) -> str:
-    text = str(value)
+def _short(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 

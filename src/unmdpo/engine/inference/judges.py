@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from unmdpo.catalog.judges import FunctionSettings, RewardModelSettings, TrainedJudge
+from unmdpo.catalog.judges import FunctionSettings, JudgeTraining, RewardModelSettings, TrainedJudge
 from unmdpo.data.identity import Prompt
 from unmdpo.engine.inference.overheard import kept_running, overheard
 from unmdpo.engine.inference.padding import of_one_length, padding_is_harmless, shortest_and_longest
@@ -131,10 +131,22 @@ def check_reward_model(settings: RewardModelSettings) -> None:
 
 def check_start_of_judge(settings: TrainedJudge) -> None:
     """The model that a judge starts from, if it is not the recipe's own."""
-    if settings.train.model is not None:
-        source = ModelSource(path=settings.train.model)
+    source = start_of_judge(settings.train)
+    if source is not None:
         check_reachable(source)
         Encoder.of(source)
+
+
+def start_of_judge(training: JudgeTraining) -> ModelSource | None:
+    """None: the recipe's model."""
+    if training.model is None:
+        return None
+    return ModelSource(
+        path=training.model,
+        revision=training.model_revision,
+        template=training.template,
+        trust_remote_code=training.trust_remote_code,
+    )
 
 
 def reward_model_source(settings: RewardModelSettings) -> ModelSource:

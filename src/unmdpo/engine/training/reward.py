@@ -90,7 +90,7 @@ def train_reward(
             loss, right = _step(trained, pairs, batch_of(update, len(pairs), settings.batch, settings.seed))
         except torch.OutOfMemoryError as error:
             raise OutOfMemory(
-                "the judge does not fit: try --lora 16, a smaller --max-length, or a smaller model"
+                "the judge does not fit: try lora 16, a smaller max_length, or a smaller model"
             ) from error
         if not torch.isfinite(torch.tensor(loss)):
             raise UserError(f"the loss of update {update + 1} is not finite: lower the learning rate")

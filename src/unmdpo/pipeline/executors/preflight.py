@@ -19,18 +19,20 @@ import numpy as np
 import torch
 
 from unmdpo.catalog.endpoints import Endpoint
-from unmdpo.catalog.judges import kind_of
+from unmdpo.catalog.judges import TrainedJudge, kind_of
 from unmdpo.engine.settings import AdapterSettings, ModelSource, TrainingOverrides, TrainingSettings
 from unmdpo.errors import UserError
 from unmdpo.pipeline.accounting import account
 from unmdpo.pipeline.check import JUDGE, check_judges, check_model, check_ranks, judges, missing_places
 from unmdpo.pipeline.executors.making import make_here
+from unmdpo.pipeline.graph import Files
+from unmdpo.pipeline.judge import read_pairs
 from unmdpo.pipeline.plan import Plan, plan, too_large
 from unmdpo.pipeline.run import Run, ranks_of
 from unmdpo.pipeline.sizes import Sizes
 from unmdpo.pipeline.stages.data import COMPARISONS_STAGE, PANEL_STAGE, VALIDATION_STAGE
 from unmdpo.pipeline.stages.evaluation import JUDGEMENT_STAGE
-from unmdpo.pipeline.stages.judges import JUDGE_STAGE
+from unmdpo.pipeline.stages.judges import JUDGE_STAGE, places
 from unmdpo.pipeline.stages.pilots import PILOT_STAGE
 from unmdpo.pipeline.stages.policies import POLICY_STAGE
 from unmdpo.pipeline.store import Store
@@ -66,7 +68,7 @@ def look_ahead(run: Run, wanted: Sequence[str], view: View, *, reading: bool = T
 def _of_data(run: Run, wanted: Sequence[str], view: View) -> tuple[list[str], list[str]]:
     run.store.prepare()
     made, problems = read_data(run, wanted, view)
-    return made, problems + too_few(run, wanted)
+    return made, problems + too_few(run, wanted) + judges_data(run, wanted)
 
 
 def outside(run: Run, wanted: Sequence[str]) -> list[str]:
@@ -83,19 +85,46 @@ def outside(run: Run, wanted: Sequence[str]) -> list[str]:
         if model is not None and key not in absent:
             checks.append(partial(check_model, model))
     if judging:
-        owners = [key.rpartition(".")[0] for key in absent]  # evaluation.judge of evaluation.judge.path
-        checks += [check for key, check in check_judges(run.recipe) if key not in owners]
+        whole = [
+            (key, check) for key, check in check_judges(run.recipe) if not any(k.startswith(f"{key}.") for k in absent)
+        ]
+        checks += [check for _, check in whole]
     return [*found, *_problems(checks)]
 
 
+def judges_data(run: Run, wanted: Sequence[str]) -> list[str]:
+    """What would stop the training of judges, which comes last: data that cannot be read, or is too little."""
+    problems, absent = [], missing_places(run.recipe).values()
+    for name in wanted:
+        stage = run.stages[name]
+        if stage.kind is JUDGE_STAGE and run.find(stage) is None and stage.settings.training.path not in absent:
+            given = stage.settings.training
+            try:
+                read_pairs(*places(given), held_out=given.held_out, seed=given.seed, batch=given.batch)
+            except UserError as error:
+                problems.append(f"{name}: {error}")
+    return problems
+
+
 def flattering(run: Run, wanted: Sequence[str]) -> list[str]:
-    """Judges that learn from what policies learn from."""
-    learned_from = {part.path for part in run.recipe.data.parts.values()}
-    return [
-        f"{name} learns from {stage.settings.training.path}, as policies do: it will like what it learned itself"
-        for name, stage in ((name, run.stages[name]) for name in wanted)
-        if stage.kind is JUDGE_STAGE and stage.settings.training.path in learned_from
-    ]
+    """Judges that learn from what policies learn from: from a file with the same content, or the same split."""
+    parts, read = run.recipe.data.parts.values(), run.stages[COMPARISONS_STAGE.name].settings.files
+    splits, contents = {(part.place, part.split) for part in parts}, _checksums(read)
+    told = []
+    for name in wanted:
+        stage = run.stages[name]
+        if stage.kind is not JUDGE_STAGE:
+            continue
+        given = stage.settings.training
+        if (given.path, given.split) in splits or _checksums(stage.settings.files) & contents:
+            told.append(
+                f"{name} learns from the policies' own pairs, {given.path}: it may favour what they learned there"
+            )
+    return told
+
+
+def _checksums(files: Files) -> set[str]:
+    return {checksum for named in files.values() if named is not None for checksum in named.values()}
 
 
 def too_many_ranks(run: Run, wanted: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -137,7 +166,7 @@ def missing_packages(recipe: Recipe, judging: bool) -> list[str]:
         asked |= isinstance(evaluation.generator, Endpoint)
         asked |= any(isinstance(who, Endpoint) for who in evaluation.answers.values())
     needed = {
-        ("peft", "lora", "an adapter"): bool(adapters),
+        ("peft", "lora", "an adapter"): bool(adapters) or (judging and _adapted_judges(recipe)),
         ("bitsandbytes", "qlora", "adapter.four_bit"): any(adapter.four_bit for adapter in adapters),
         ("gguf", "gguf", "a GGUF file"): any(model.gguf_file is not None for model in models),
         ("openai", "endpoint", "an endpoint"): asked,
@@ -149,6 +178,10 @@ def missing_packages(recipe: Recipe, judging: bool) -> list[str]:
         for (module, extra, what), is_needed in needed.items()
         if is_needed and importlib.util.find_spec(module) is None
     ]
+
+
+def _adapted_judges(recipe: Recipe) -> bool:
+    return any(isinstance(judge, TrainedJudge) and judge.train.lora for judge in judges(recipe).values())
 
 
 def check_login(recipe: Recipe) -> None:

@@ -5,16 +5,16 @@ from typing import Any
 
 import numpy as np
 
-from unmdpo.catalog.judges import AnyJudge, RewardModelSettings, TrainedJudge, kind_of
+from unmdpo.catalog.judges import AnyJudge, TrainedJudge, kind_of
 from unmdpo.engine.inference.endpoint import PairwiseJudge, Question
-from unmdpo.engine.inference.judges import checked
+from unmdpo.engine.inference.judges import RewardModel, checked
 from unmdpo.engine.inference.spoken import SpokenJudge
 from unmdpo.engine.ranks import Ranks
 from unmdpo.journal import Journal
 from unmdpo.pipeline.artifacts import GENERATIONS, MODEL, PANEL, SCORES, Line, Panel
 from unmdpo.pipeline.costs import Cost, Estimates
 from unmdpo.pipeline.graph import Files, Graph
-from unmdpo.pipeline.stage import Job, Kind, Notes, Stage
+from unmdpo.pipeline.stage import Job, Kind, Notes, PinnedModel, Stage
 from unmdpo.pipeline.stages.answers import generation
 from unmdpo.pipeline.stages.data import panel
 from unmdpo.pipeline.stages.judges import JUDGE_STAGE, trained_judge
@@ -60,7 +60,7 @@ def judge(job: Job[JudgementSettings]) -> Notes:
     """Scores each response."""
     prompts, responses = job.load(PANEL, "panel"), job.load(GENERATIONS, "generation")
     kind = kind_of(job.settings.judge)
-    opened = kind.open(_settings(job))
+    opened = _opened(job)
     if kind.pairwise:
         scores = _preferences(opened, job, prompts, responses)
     else:
@@ -75,11 +75,12 @@ def judge(job: Job[JudgementSettings]) -> Notes:
     return {"mean_score": float(np.mean(scores)), **spent}
 
 
-def _settings(job: Job[JudgementSettings]) -> Any:
-    """The judge's own, or where the one that was trained for this run lies."""
+def _opened(job: Job[JudgementSettings]) -> Any:
+    """The judge; if it was trained for this run, it reads conversations as it did then."""
     if JUDGE_STAGE.name in job.inputs:
-        return RewardModelSettings(path=str(job.load(MODEL, JUDGE_STAGE.name)))
-    return job.settings.judge
+        start: PinnedModel = job.stage.inputs[JUDGE_STAGE.name].settings.model
+        return RewardModel(start.located(str(job.load(MODEL, JUDGE_STAGE.name))))
+    return kind_of(job.settings.judge).open(job.settings.judge)
 
 
 def _preferences(

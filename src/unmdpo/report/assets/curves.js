@@ -1,6 +1,8 @@
 "use strict";
 // Training curves: the value under the pointer, drag to zoom, double-click to see all, click a name to hide its line.
 const charts = [];
+const all = { min: Infinity, max: -Infinity }; // updates of all curves
+const seeAll = () => charts.forEach(({ chart }) => chart.setScale("x", all));
 const styled = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 function smoothed(values, weight) {
@@ -44,7 +46,7 @@ function draw(figure, { x, y }, hues) {
     series: [{}, ...names.map((label) => ({ label, stroke: hues[label], width: 1.6, spanGaps: true, points: { show: x.length === 1 } }))],
     axes: [{ ...axis, size: 30 }, { ...axis, size: 58 }],
     legend: { show: false },
-    cursor: { focus: { prox: 24 }, drag: { x: true, y: false } },
+    cursor: { focus: { prox: 24 }, drag: { x: true, y: false }, bind: { dblclick: () => seeAll } },
     focus: { alpha: 0.3 },
     hooks: {
       setCursor: [(chart) => (said.textContent = nearest(chart) ?? "")],
@@ -52,7 +54,9 @@ function draw(figure, { x, y }, hues) {
     },
   };
   const chart = new uPlot(options, [x, ...Object.values(y)], figure.querySelector("div"));
-  charts.push({ chart, raw: { x, y }, figure });
+  charts.push({ chart, raw: { x, y } });
+  all.min = Math.min(all.min, x[0]);
+  all.max = Math.max(all.max, x.at(-1));
   new ResizeObserver(() => chart.setSize({ width: figure.clientWidth, height: 240 })).observe(figure);
 }
 
@@ -70,6 +74,7 @@ async function drawCurves(packedCurves) {
     draw(figure, curve, hues);
     figure.querySelector(".save").addEventListener("click", () => saveRows(curveCsv(curve), `${figure.dataset.curve.replace(/\W+/g, "-")}.csv`));
   }
+  seeAll();
   by("smoothing").addEventListener("input", (event) => {
     const weight = Number(event.target.value);
     for (const { chart, raw } of charts) chart.setData([raw.x, ...Object.values(raw.y).map((line) => smoothed(line, weight))], false), chart.redraw(true);
