@@ -40,15 +40,15 @@ def training_passes(model: PreTrainedModel, adaptive: bool = False) -> float:
     trained weight, and of trained weights, and the extra first pass that adaptive objectives need."""
     total = sum(p.numel() for p in model.parameters())
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    return 1 + reached_share(model) + trained / total + adaptive
-
-
-def reached_share(model: PreTrainedModel) -> float:
-    """The share of the weights that gradients go back through: not that of frozen layers below all trained ones."""
     frozen = itertools.takewhile(
         lambda layer: not any(p.requires_grad for p in layer.parameters()), decoder_layers(model)
     )
-    below = sum(p.numel() for layer in frozen for p in layer.parameters())
+    return 1 + reached_share(model, len([*frozen])) + trained / total + adaptive
+
+
+def reached_share(model: PreTrainedModel, frozen: int) -> float:
+    """The share of the weights that gradients go back through, if so many of the first layers are frozen."""
+    below = sum(p.numel() for layer in decoder_layers(model)[:frozen] for p in layer.parameters())
     return 1 - below / sum(p.numel() for p in model.parameters())
 
 

@@ -21,6 +21,7 @@ from unmdpo.engine.cost import (
     cached_bytes,
     estimate,
     forward_flops,
+    reached_share,
     reading_memory,
     roomy_tokens,
     working_memory,
@@ -224,11 +225,8 @@ def _passes(model: PreTrainedModel, adapter: AdapterSettings | None) -> float:
     """An update's cost in forward passes. An adapter's own share is small, and gradients end at its first layer."""
     if adapter is None:
         return 3.0
-    if adapter.layers is None:
-        return 2.05
-    adapted = adapted_layers(model, adapter)
-    below = sum(p.numel() for layer in decoder_layers(model) if layer not in adapted for p in layer.parameters())
-    return 2.05 - below / parameters(model)
+    frozen = len(decoder_layers(model)) - len(adapted_layers(model, adapter))
+    return 1.05 + reached_share(model, frozen)
 
 
 def _exported(model: PreTrainedModel, trained: int, adapter: AdapterSettings | None) -> float:
