@@ -17,12 +17,12 @@ import yaml
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from unmdpo.pipeline.artifacts import COMPARISONS, EMBEDDINGS, EVIDENCE, PROMPTS
-from unmdpo.pipeline.store import Artifact
-from unmdpo.pipeline.units import PromptIndex, strengths
 from unmdpo.scale import Rows, Units, make_estimator
 from unmdpo.scale.base import FrozenScale
 from unmdpo.scale.features import count_sketch
+from unmdpo.stages.files import COMPARISONS, EMBEDDINGS, EVIDENCE, PROMPTS
+from unmdpo.stages.units import PromptIndex, strengths
+from unmdpo.store.artifact import Artifact
 
 
 def wr_loss(q: Tensor, rows: Rows) -> float:

@@ -21,13 +21,13 @@ from typing import Any
 
 from unmdpo.audit.support import audit_support
 from unmdpo.data import load_comparisons
-from unmdpo.experiments.demo import WORLD, demo_recipe
-from unmdpo.pipeline.executors import execute
-from unmdpo.pipeline.garbage import unreferenced
-from unmdpo.pipeline.listing import runs_of
-from unmdpo.pipeline.run import open_run
-from unmdpo.pipeline.store import Store
-from unmdpo.pipeline.verify import verify
+from unmdpo.execute import execute
+from unmdpo.lab.demo import WORLD, demo_recipe
+from unmdpo.results.run import open_run
+from unmdpo.results.verify import verify
+from unmdpo.store.garbage import unreferenced
+from unmdpo.store.runs import runs_of
+from unmdpo.store.store import Store
 
 GROWTH, MEMORY = 1.5, 2.0  # of the time for each; GiB
 UNTIL = "encoded"

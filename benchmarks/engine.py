@@ -1,4 +1,4 @@
-"""The engine's speed for `docs/performance.md`: `unmdpo bench` with options for developers.
+"""The engine's speed for `docs/evidence/performance.md`: `unmdpo bench` with options for developers.
 
     python -m benchmarks.engine [--model 1b|8b|135m|tiny] [--budget 16384] [--lora 64] [--profile] …
 

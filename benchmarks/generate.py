@@ -16,9 +16,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from benchmarks.trl_peer import words_tokenizer
 from unmdpo.data.identity import Message
 from unmdpo.engine.inference.generate import GenerationSettings, Generator, without_cudnn_attention
-from unmdpo.engine.pairs.encode import Encoder
 from unmdpo.engine.ranks import local_device
 from unmdpo.engine.shapes import SHAPES
+from unmdpo.engine.text.encode import Encoder
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
 

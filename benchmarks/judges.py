@@ -3,11 +3,11 @@
     python -m benchmarks.judges train arena|feedback|votes MODEL DATA OUT
     python -m benchmarks.judges panel DATA FILE
 
-MODEL is a folder with an instruction-tuned model, DATA the folder of the files that docs/results.md lists. `arena`
-learns from scored answers, `feedback` from UltraFeedback's pairs, `votes` from PandaLM's votes and AlpacaEval's
-annotations. Prompts are held out by hash, a fifth of them, and three fifths of AlpacaEval's; `panel` writes the latter
-to a file. `train` prints, and writes to OUT/accuracy.json, the share of held-out pairs of every set that the
-judge orders as their labels do, and what length alone would reach. Needs trl and datasets.
+MODEL is a folder with an instruction-tuned model, DATA the folder of the files that docs/evidence/results.md lists.
+`arena` learns from scored answers, `feedback` from UltraFeedback's pairs, `votes` from PandaLM's votes and
+AlpacaEval's annotations. Prompts are held out by hash, a fifth of them, and three fifths of AlpacaEval's; `panel`
+writes the latter to a file. `train` prints, and writes to OUT/accuracy.json, the share of held-out pairs of every set
+that the judge orders as their labels do, and what length alone would reach. Needs trl and datasets.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from unmdpo.data.identity import Message, prompt_hash
-from unmdpo.engine.inference.judges import RewardModel
+from unmdpo.engine.inference.reward_model import RewardModel
 from unmdpo.engine.settings import ModelSource
 
 PAIRS_OF_A_PROMPT, SEED = 16, 42

@@ -23,26 +23,16 @@ from typing import Any
 import torch
 
 from benchmarks.data import write_rows
-from unmdpo.files import write_lines
+from unmdpo.core.files import write_lines
 from unmdpo.lab import model_folder
-from unmdpo.pipeline.artifacts import (
-    COMPARISONS,
-    EMBEDDINGS,
-    GENERATIONS,
-    HELD_OUT,
-    METRICS,
-    PROMPTS,
-    REFERENCE,
-    HeldOut,
-)
-from unmdpo.pipeline.executors.making import make_here, manifest_head
-from unmdpo.pipeline.run import Run, open_run
-from unmdpo.pipeline.stage import Stage
-from unmdpo.pipeline.store import Store
-from unmdpo.pipeline.units import PromptIndex
-from unmdpo.pipeline.verify import verify
 from unmdpo.recipe import Recipe
 from unmdpo.report.page import write_report
+from unmdpo.results.run import Run, open_run
+from unmdpo.results.verify import verify
+from unmdpo.stages.base import Stage
+from unmdpo.stages.files import COMPARISONS, EMBEDDINGS, GENERATIONS, HELD_OUT, METRICS, PROMPTS, REFERENCE, HeldOut
+from unmdpo.stages.units import PromptIndex
+from unmdpo.store.store import Store
 
 POLICIES, WIDTH, UPDATES = 12, 2048, 150
 GROWTH, MEMORY = 1.3, 2.0  # of the time per row; GiB
@@ -129,7 +119,7 @@ def pretend(run: Run, stage: Stage[Any]) -> None:
         PRETENDED[stage.kind.name](run, stage, folder, torch.Generator().manual_seed(len(stage.name)))
         return {}
 
-    run.store.make(stage.place, manifest_head(run, stage, run.inputs_of(stage)), work)
+    run.store.make(stage.place, run.manifest(stage, run.inputs_of(stage)), work)
 
 
 # --- Measuring ----------------------------------------------------------------------------------------
@@ -155,7 +145,7 @@ def _measured(folder: Path, panel: int, what: str, results: Any) -> None:
         problems = [finding for finding in verify(run) if finding.problem]
         assert not problems, problems[:3]
     else:
-        make_here(run, run.stages[what], lambda text: None)
+        run.make(run.stages[what], lambda text: None)
     seconds = time.perf_counter() - started
     results.put((seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20))
 
@@ -175,7 +165,7 @@ def at(rows: int, size: float) -> dict[str, tuple[float, float]]:
             elif stage.kind.name != "judgement" or stage.name == "judgement[dpo,panel]":
                 measured[stage.name] = measure(folder, panel, stage.name)
             else:
-                make_here(run, stage, lambda text: None)
+                run.make(stage, lambda text: None)
         for what in ("report", "verify"):
             measured[what] = measure(folder, panel, what)
     return measured

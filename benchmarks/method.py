@@ -78,7 +78,7 @@ def ours(folder: Path, pilots: int, updates: int, pairs: int) -> dict[str, Any]:
         manifest = json.loads(path.read_text("utf-8"))
         stages[manifest["name"]] = round(manifest["seconds"], 1)
         if manifest["kind"] == "policy":
-            lines = (path.parent / "throughput.jsonl").read_text("utf-8").splitlines()
+            lines = (path.parent / "throughput.log").read_text("utf-8").splitlines()
             update = statistics.median(json.loads(line)["throughput/update_s"] for line in lines)
     shutil.rmtree(store)
 

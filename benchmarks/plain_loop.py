@@ -15,11 +15,11 @@ import torch
 from torch.nn.functional import softplus
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from unmdpo.engine.pairs.encode import EncodedPair, EncodedPairs, Tokens
 from unmdpo.engine.pairs.padding import PaddedBatch
 from unmdpo.engine.pairs.score import score
 from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.engine.settings import ObjectiveChoice, TrainingSettings
+from unmdpo.engine.text.encode import EncodedPair, EncodedPairs, Tokens
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.schedule import batch_of
 from unmdpo.engine.training.trainer import Trainer

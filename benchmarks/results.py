@@ -1,4 +1,4 @@
-"""The cost of pilots in docs/results.md, computed from the runs `smollm2-135m` and `smollm2-135m-pilots-*` in a store.
+"""The cost of pilots in docs/evidence/results.md, from the runs `smollm2-135m` and `smollm2-135m-pilots-*` in a store.
 
 python -m benchmarks.results STORE
 """
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from scipy.stats import spearmanr
 
-from unmdpo.files import read_lines
+from unmdpo.core.files import read_lines
 from unmdpo.stats.evaluation import Judged, Resamples, compare
 
 MAIN, PANELS, SEED = "smollm2-135m", ("alpaca", "feedback"), 42

@@ -17,8 +17,7 @@ from scipy.stats import spearmanr
 
 from benchmarks.synthetic import random_utility_world
 from unmdpo.scale import FrozenScale, PooledScale, Rows, Units, make_estimator
-from unmdpo.scale.features import count_sketch
-from unmdpo.scale.pair_features import pair_features
+from unmdpo.scale.features import count_sketch, pair_features
 
 ROWS, PROMPTS, PAIRS = 35_945, 22_756, 36_299
 

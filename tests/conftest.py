@@ -13,6 +13,11 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # set before anything reads it: tests need n
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread per pytest worker, and in the processes that it starts
 torch.set_num_threads(1)  # here, where torch has already looked
 
+from tests.worlds.pipeline import recipe, world  # noqa: E402 - after the environment is set
+from unmdpo.execute import execute  # noqa: E402
+from unmdpo.results.run import open_run  # noqa: E402
+from unmdpo.store.store import Store  # noqa: E402
+
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=60)
 settings.load_profile("repeatable")
 
@@ -42,6 +47,18 @@ def write(tmp_path: Path):
         return str(path)
 
     return write_rows
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    """A small world: a model and data."""
+    return world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture(scope="session")
+def done(folder):
+    """A finished run, shared by all tests of a process that only read it."""
+    return execute(open_run(recipe(folder), Store(folder / "store")))
 
 
 @pytest.fixture(scope="session")

@@ -10,27 +10,29 @@ import torch
 from typer.testing import CliRunner
 
 from tests.worlds.pipeline import recipe, world
-from unmdpo.catalog.estimators import ESTIMATORS, Estimator, EstimatorSettings
-from unmdpo.catalog.judges import JUDGES, JudgeKind, JudgeSettings
-from unmdpo.catalog.objectives import OBJECTIVES, DPOSettings, Objective
 from unmdpo.cli import app
+from unmdpo.core.files import read_lines, write_lines
+from unmdpo.core.settings import Strict
 from unmdpo.data import Comparison, Message
 from unmdpo.data.sources import SOURCES
-from unmdpo.data.sources.base import Source
-from unmdpo.files import read_lines, write_lines
-from unmdpo.pipeline.artifacts import COMPARISONS, ArtifactFile
-from unmdpo.pipeline.costs import Cost
-from unmdpo.pipeline.executors import execute
-from unmdpo.pipeline.plan import plan
-from unmdpo.pipeline.run import open_run
-from unmdpo.pipeline.stage import Kind
-from unmdpo.pipeline.stages import KINDS
-from unmdpo.pipeline.stages.data import comparisons
-from unmdpo.pipeline.store import Store
-from unmdpo.pipeline.verify import verify
+from unmdpo.data.sources.base import Source, one_by_one, shape
+from unmdpo.engine.inference.judges import JUDGES, JudgeKind, JudgeSettings
+from unmdpo.execute import execute
+from unmdpo.execute.plan import plan
+from unmdpo.objectives.table import OBJECTIVES, DPOSettings, Objective
 from unmdpo.recipe import Recipe, schema
+from unmdpo.results.run import open_run
+from unmdpo.results.verify import verify
 from unmdpo.scale import FrozenScale
-from unmdpo.settings import Strict
+from unmdpo.scale.settings import EstimatorSettings
+from unmdpo.scale.table import ESTIMATORS, Estimator
+from unmdpo.stages.base import Kind
+from unmdpo.stages.data import comparisons
+from unmdpo.stages.estimates import Cost
+from unmdpo.stages.files import COMPARISONS
+from unmdpo.stages.table import KINDS
+from unmdpo.store.artifact import ArtifactFile
+from unmdpo.store.store import Store
 
 # --- An objective ---------------------------------------------------------------------------------
 
@@ -75,20 +77,12 @@ HALF = Estimator("half", "q ≡ 1/2", HalfScale, HalfSettings, features=False, p
 # --- A source -------------------------------------------------------------------------------------
 
 
-class Duels(Source):
-    shapes = (frozenset({"question", "winner", "loser", "points"}),)
+def duel(row):
+    prompt = (Message("user", row.text("question")),)
+    return Comparison(prompt, row.text("winner"), row.text("loser"), row.integer("points", 1, 3), row.origin)
 
-    def comparisons(self, rows, bad):
-        return bad.parse(
-            rows,
-            lambda row: Comparison(
-                prompt=(Message("user", row.text("question")),),
-                chosen=row.text("winner"),
-                rejected=row.text("loser"),
-                strength=row.integer("points", 1, 3),
-                source=row.origin,
-            ),
-        )
+
+DUELS = Source((shape("question", "winner", "loser", "points"),), one_by_one(duel), "`points`, 1–3")
 
 
 # --- A judge --------------------------------------------------------------------------------------
@@ -132,7 +126,7 @@ WORDS_STAGE = Kind("words", count_words, cost=lambda estimates, stage: Cost(toke
 def registered(monkeypatch):
     monkeypatch.setitem(OBJECTIVES, HINGE.name, HINGE)
     monkeypatch.setitem(ESTIMATORS, HALF.name, HALF)
-    monkeypatch.setitem(SOURCES, "duels", Duels)
+    monkeypatch.setitem(SOURCES, "duels", DUELS)
     monkeypatch.setitem(JUDGES, COUNTER.name, COUNTER)
     monkeypatch.setitem(KINDS, WORDS_STAGE.name, WORDS_STAGE)
 

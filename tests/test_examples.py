@@ -47,7 +47,7 @@ def test_ten_minutes(capsys):
 def test_your_own_data(here, capsys):
     write_model(here / "model")
     write_data(here / "pairs.jsonl")
-    judge = {"function": "tests.worlds.pipeline:longest"}
+    judge = {"function": "tests.worlds.judges:longest"}
     smaller = {
         "training": {"updates": 2, "batch": 8, "learning_rate": 1e-3},
         "data": {"path": "pairs.jsonl", "max_length": 64, "validation": {"fraction": 0.25}},

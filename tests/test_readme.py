@@ -36,7 +36,7 @@ def test_a_run_from_python(tmp_path, monkeypatch, capsys):
     here = [
         "model.path=model", "data={source: helpsteer3, path: pairs.jsonl, validation: {fraction: 0.25}}",
         "training.batch=8", "pilots={folds: 2, updates: 1}",
-        "evaluation.judge={function: 'tests.worlds.pipeline:longest'}", "evaluation.max_new_tokens=4",
+        "evaluation.judge={function: 'tests.worlds.judges:longest'}", "evaluation.max_new_tokens=4",
     ]  # fmt: skip
     path = tmp_path / "mine.yaml"
     path.write_text(RECIPE)

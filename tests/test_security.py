@@ -14,13 +14,13 @@ from typer.testing import CliRunner
 
 from tests.worlds.pipeline import recipe, world
 from unmdpo.cli import app
+from unmdpo.core.errors import UserError, printable
 from unmdpo.data import load_comparisons
-from unmdpo.errors import UserError, printable
-from unmdpo.pipeline.executors import execute
-from unmdpo.pipeline.run import open_run
-from unmdpo.pipeline.store import Store
+from unmdpo.execute import execute
 from unmdpo.recipe import load_recipe
 from unmdpo.report.page import write_report
+from unmdpo.results.run import open_run
+from unmdpo.store.store import Store
 
 SOURCES = Path(__file__).parent.parent / "src" / "unmdpo"
 SECRETS = {"OPENAI_API_KEY": "sk-very-secret", "HF_TOKEN": "hf_very_secret", "WANDB_API_KEY": "very-secret-too"}

@@ -1,4 +1,4 @@
-"""Draws the figures of docs/results.md from a finished run of the recipe `smollm2-135m`.
+"""Draws the figures of docs/evidence/results.md from a finished run of the recipe `smollm2-135m`.
 
 python docs/figures/results.py STORE RUN        needs the `docs` extra; RUN is a folder of STORE/runs
 """
@@ -10,8 +10,9 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from benchmarks.lab.charts import standalone
 
-from unmdpo.report.charts import Interval, forest, standalone
+from unmdpo.report.charts import Interval, forest
 
 matplotlib.use("svg")
 matplotlib.rcParams |= {"svg.hashsalt": "unmdpo", "svg.fonttype": "path", "font.size": 9}

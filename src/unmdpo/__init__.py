@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from unmdpo.version import __version__
 
 if TYPE_CHECKING:
-    from unmdpo.pipeline.run import Run
     from unmdpo.recipe import Recipe
+    from unmdpo.results.run import Run
 
 __all__ = ["__version__", "run"]
 
@@ -28,12 +28,12 @@ def run(
     with `progress`, bars are drawn on a terminal and in a notebook, and lines are printed elsewhere; or it is a
     function to be called with every event, as `unmdpo run --json` prints them.
     """
-    from unmdpo.cli.progress import Output, shown_progress  # noqa: PLC0415 - `import unmdpo` stays light
-    from unmdpo.pipeline.executors import execute  # noqa: PLC0415
-    from unmdpo.pipeline.run import open_run  # noqa: PLC0415
-    from unmdpo.pipeline.store import Store  # noqa: PLC0415
-    from unmdpo.pipeline.view import Events  # noqa: PLC0415
+    from unmdpo.execute import execute  # noqa: PLC0415
+    from unmdpo.execute.board import Output, shown_progress  # noqa: PLC0415 - `import unmdpo` stays light
+    from unmdpo.execute.progress import Events  # noqa: PLC0415
     from unmdpo.recipe import Recipe, load_recipe, parse_recipe  # noqa: PLC0415
+    from unmdpo.results.run import open_run  # noqa: PLC0415
+    from unmdpo.store.store import Store  # noqa: PLC0415
 
     given = recipe.model_dump() if isinstance(recipe, Recipe) else recipe
     described = parse_recipe(given, overrides) if isinstance(given, dict) else load_recipe(str(given), overrides)

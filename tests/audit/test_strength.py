@@ -29,8 +29,8 @@ from unmdpo.audit.strength import (
     permutation_test,
 )
 from unmdpo.audit.votes import Record, partition_prompts
+from unmdpo.core.errors import UserError
 from unmdpo.data import DataRef, load_comparisons, prompt_hash
-from unmdpo.errors import UserError
 
 
 def wilson(successes, n, z=1.959963984540054):

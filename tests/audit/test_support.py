@@ -7,9 +7,9 @@ import pytest
 
 from unmdpo.audit import audit_support
 from unmdpo.audit.support import prompt_support
+from unmdpo.core.errors import UserError
+from unmdpo.core.margins import StrengthMap
 from unmdpo.data import Comparison, Comparisons, Message, Origin
-from unmdpo.errors import UserError
-from unmdpo.placement import StrengthMap
 
 
 def rows(prompt, *edges):

@@ -107,7 +107,7 @@ COMMANDS = {
     "unknown only": (["run", "{recipe}", "--only", "polcy"], "has no stage 'polcy'"),
     "unknown executor": (["run", "{recipe}", "--executor", "slurm"], "Invalid value"),
     "unknown device": (["plan", "hs3-1b", "--device", "tpu"], "unknown device 'tpu'"),
-    "verify of nothing": (["verify", "{recipe}"], "nothing of this recipe"),
+    "verify of nothing": (["verify", "{recipe}"], "is finished in"),
     "report of nothing": (["report", "{recipe}"], "nothing|finished"),
     "scale of nothing": (["scale", "{recipe}", "seq"], "not finished"),
     "scale without a name": (["scale", "{recipe}", "sq"], "did you mean"),

@@ -2,7 +2,6 @@
 
 import math
 import re
-import xml.etree.ElementTree as xml
 
 import pytest
 from scipy.optimize import minimize_scalar
@@ -64,10 +63,8 @@ def test_equal_prompts_drift_apart():
 
 
 @pytest.mark.parametrize("command", ["identify", "length", "ordinal", "centering"])
-def test_every_example_draws_a_picture(command, tmp_path):
-    path = tmp_path / "picture.svg"
-    assert f"picture: {path}" in said(command, "--svg", str(path))
-    assert xml.parse(path).getroot().tag.endswith("svg")
+def test_every_command_has_an_example(command):
+    assert len(said(command).splitlines()) >= 2
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from tests.worlds.length_control import EXPECTED, world
 from unmdpo.cli import app
+from unmdpo.core.errors import UserError
 from unmdpo.data.alpaca import read_annotations, read_gamed, write_outputs
-from unmdpo.errors import UserError
 
 
 def annotation(preference=1.5, **changes):

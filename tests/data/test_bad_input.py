@@ -10,11 +10,13 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from tests.worlds.rows import GOOD, HELPSTEER3, PREFERENCE, helpsteer3_row, preference, without
-from unmdpo.data import DataRef, PairRule, SourceSettings, StrengthRule, files, load_comparisons, unpacked
+from unmdpo.core.errors import DataError, UnmdpoWarning, UserError
+from unmdpo.data import DataRef, PairRule, SourceSettings, StrengthRule, load_comparisons
 from unmdpo.data.bad import BadRowLimit
 from unmdpo.data.load import Reading, load
+from unmdpo.data.readers import files
+from unmdpo.data.readers import gzip_file as unpacked
 from unmdpo.data.strength import MOST_PAIRS
-from unmdpo.errors import DataError, UnmdpoWarning, UserError
 
 
 def write_text(tmp_path, rows, name="bad.jsonl"):
@@ -212,7 +214,7 @@ def test_all_bad_rows_are_found_at_once_and_listed_by_kind(tmp_path):
     assert "5 of 6 rows are bad:" in message
     assert "4 × 'overall_preference' should be a whole number from -3 to 3, not 9 (rows 2, 3, 4, …)" in message
     assert "1 × 'context' is empty: its last user turn has no text (row 6)" in message
-    assert "max_bad_rows allows 4: mend the data, or raise the limit (data.max_bad_rows in a recipe" in message
+    assert "max_bad_rows allows 4: fix the data, or raise the limit (data.max_bad_rows in a recipe" in message
     assert f"all of them are in {listing}" in message
     listed = [json.loads(line) for line in listing.read_text().splitlines()]
     assert [row["row"] for row in listed] == [2, 3, 4, 5, 6]

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unmdpo.core.errors import UserError
 from unmdpo.data import Comparison, Message, Origin
 from unmdpo.data.domains import domain_ids, modal_domains
 from unmdpo.data.panels import proportional, sample_panel, split_prompts
-from unmdpo.errors import UserError
 
 DOMAINS = {f"{i:04x}": "code" if i % 4 == 0 else "general" for i in range(100)}
 

@@ -9,9 +9,9 @@ import pyarrow
 import pytest
 
 from tests.worlds.shapes import PAIR, PROMPT, SHAPES, battle, said, shp, talk, user, webgpt
+from unmdpo.core.errors import DataError, UserError
 from unmdpo.data import SOURCES, DataRef, SourceSettings, StrengthRule, load_comparisons
 from unmdpo.data.comparison import BOTH_BAD
-from unmdpo.errors import DataError, UserError
 
 
 @pytest.mark.filterwarnings("ignore:.*no strengths, margins or scores were found")

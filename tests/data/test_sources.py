@@ -9,9 +9,9 @@ import pyarrow.parquet
 import pytest
 
 from tests.worlds.rows import helpsteer3_row
+from unmdpo.core.errors import UnmdpoWarning, UserError
 from unmdpo.data import DataRef, Message, PairRule, SourceSettings, StrengthRule, load_comparisons
 from unmdpo.data.load import hub_rows
-from unmdpo.errors import UnmdpoWarning, UserError
 
 
 def user(text):

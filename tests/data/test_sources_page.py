@@ -6,7 +6,7 @@ import pytest
 
 from unmdpo.data import SOURCES
 
-PAGE = (Path(__file__).parents[2] / "docs" / "your-data.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "guide" / "your-data.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", SOURCES)

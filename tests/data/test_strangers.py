@@ -9,8 +9,8 @@ import pyarrow.parquet
 import pytest
 
 from tests.worlds.shapes import PAIR, PROMPT, said, user
+from unmdpo.core.errors import DataError, UserError
 from unmdpo.data import DataRef, load_comparisons
-from unmdpo.errors import DataError, UserError
 
 
 def rows_of(count=6):

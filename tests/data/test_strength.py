@@ -18,8 +18,3 @@ def test_of_too_many_pairs_some_are_drawn(scores, most):
 def test_prompts_of_one_size_draw_different_pairs():
     drawn = {tuple(PairRule(most=3).select([float(i) + shift for i in range(10)])) for shift in (0.0, 0.5, 1.0)}
     assert len({tuple((better, worse) for better, worse, _ in pairs) for pairs in drawn}) > 1
-
-
-def test_a_later_setting_is_written_only_where_it_is_said():
-    assert "most" not in PairRule().model_dump()
-    assert PairRule(most=3).model_dump(mode="json")["most"] == 3

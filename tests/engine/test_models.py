@@ -22,6 +22,8 @@ from transformers import (
 
 from tests.worlds.engine import SETTINGS, encoded, same, trainer, weights, world
 from tests.worlds.models import PAIRS, TEMPLATE, one_by_one, tiny, word_tokenizer
+from unmdpo.core.errors import UnmdpoWarning, UserError
+from unmdpo.core.files import sha256
 from unmdpo.data.comparison import Comparison
 from unmdpo.data.identity import Message
 from unmdpo.engine.adapters import add_lora, attach, merged, save_adapter
@@ -36,7 +38,6 @@ from unmdpo.engine.cost import (
 )
 from unmdpo.engine.folder import Provenance, export_model
 from unmdpo.engine.models import decoder_layers, load_in_four_bits, load_model, load_tokenizer
-from unmdpo.engine.pairs.encode import Encoder
 from unmdpo.engine.pairs.layout import Groups, Packing
 from unmdpo.engine.pairs.padding import PaddedBatch, alike
 from unmdpo.engine.pairs.proof import prove
@@ -44,12 +45,11 @@ from unmdpo.engine.pairs.score import score
 from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.engine.settings import AdapterSettings, ModelSource, ObjectiveChoice
 from unmdpo.engine.sharding import empty_model
+from unmdpo.engine.text.encode import Encoder
 from unmdpo.engine.training.checkpoint import checkpoints, load_checkpoint, save_checkpoint
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.optimizer import HostAdamW
 from unmdpo.engine.training.trainer import Trainer
-from unmdpo.errors import UnmdpoWarning, UserError
-from unmdpo.files import sha256
 
 CPU = torch.device("cpu")
 
@@ -358,7 +358,7 @@ def test_memory_of_the_1b_shape_by_hand():
     lean = estimate(model, 16_384, checkpointing=True, offload_optimizer=True, world=2)
     assert lean.activations == 2 * 16_384 * (16 * 2048 + layer)
     assert lean.state == 8 * parameters // 2
-    # one H200 measured 43.5 GiB for this model and budget (docs/performance.md)
+    # one H200 measured 43.5 GiB for this model and budget (docs/evidence/performance.md)
     assert 0.9 < plain.total / 2**30 / 43.5 < 1.1
 
 

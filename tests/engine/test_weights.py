@@ -8,10 +8,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.worlds.models import tiny, word_tokenizer
+from unmdpo.core.errors import UnmdpoWarning, UserError
 from unmdpo.engine.adapters import add_lora, attach, save_adapter
 from unmdpo.engine.models import load_model
 from unmdpo.engine.settings import AdapterSettings, ModelSource
-from unmdpo.errors import UnmdpoWarning, UserError
 
 CPU = torch.device("cpu")
 FIRST = "model.layers.0.self_attn.q_proj.weight"
@@ -79,7 +79,7 @@ def test_more_layers_than_the_configuration_says(changed):
         changed(lambda weights: weights, num_hidden_layers=1)
 
 
-@pytest.mark.filterwarnings("default::unmdpo.errors.UnmdpoWarning")
+@pytest.mark.filterwarnings("default::unmdpo.core.errors.UnmdpoWarning")
 def test_a_head_that_nobody_needs_is_told_of_and_old_buffers_are_not(changed):
     with pytest.warns(
         UnmdpoWarning, match=r"LlamaForCausalLM has no place for v_head\.summary\.weight, and does without"

@@ -14,15 +14,16 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.worlds.rows import helpsteer3_row
+from unmdpo.core.errors import UserError
+from unmdpo.core.files import as_json, sealed
 from unmdpo.data import DataRef, load_comparisons
 from unmdpo.data.alpaca import read_annotations, read_gamed
 from unmdpo.data.load import Reading, load
 from unmdpo.data.panels import read_prompts
 from unmdpo.data.sources import SOURCES
-from unmdpo.errors import UserError
-from unmdpo.files import as_json, sealed
-from unmdpo.pipeline.store import MANIFEST, Store
 from unmdpo.recipe import Recipe, load_recipe
+from unmdpo.store.artifact import MANIFEST
+from unmdpo.store.store import Store
 
 BLOW_UP = 2**30  # bytes of growth
 
@@ -125,7 +126,7 @@ def test_any_text_as_an_override(text):
 
 
 @pytest.mark.parametrize("source", [*SOURCES, "auto"])
-@pytest.mark.filterwarnings("ignore::unmdpo.errors.UnmdpoWarning")
+@pytest.mark.filterwarnings("ignore::unmdpo.core.errors.UnmdpoWarning")
 @patient
 @given(table=rows)
 def test_any_rows(folder, source, table):

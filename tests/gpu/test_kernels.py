@@ -7,12 +7,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.worlds.models import TINY, pair
 from unmdpo.engine.pairs import flash, logprobs
-from unmdpo.engine.pairs.encode import EncodedPairs
 from unmdpo.engine.pairs.masks import CannotPack
 from unmdpo.engine.pairs.packing import PackedBatch
 from unmdpo.engine.pairs.proof import prove
 from unmdpo.engine.pairs.score import score
 from unmdpo.engine.pairs.scorer import PairScorer, compile_layers
+from unmdpo.engine.text.encode import EncodedPairs
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # compilers warn about themselves
 needs_flash = pytest.mark.skipif(not flash.installed(), reason="needs FlashAttention 4: pip install 'unmdpo[fa4]'")

@@ -5,8 +5,8 @@ import multiprocessing
 import pytest
 import torch
 
-from unmdpo.forks import fork_server
-from unmdpo.pipeline.executors.gpus import gpu_memory
+from unmdpo.core.processes import fork_server
+from unmdpo.execute.gpu_scheduler import gpu_memory
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 def test_a_fork_of_what_is_imported_can_use_the_gpus():
     """If this fails after a library was updated: that one asks about GPUs when it is imported, and every worker takes
     its time."""
-    assert gpu_memory(fork_server())
+    assert gpu_memory(fork_server("unmdpo.execute.workers"))
 
 
 def test_so_can_a_process_from_nothing():

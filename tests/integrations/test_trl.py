@@ -9,17 +9,17 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import DPOConfig
 
 from tests.worlds.pipeline import recipe, world
-from unmdpo.engine.pairs.encode import EncodedPairs
+from unmdpo.core.errors import DataError, UserError
 from unmdpo.engine.pairs.packing import PackedBatch
 from unmdpo.engine.pairs.score import score
 from unmdpo.engine.pairs.scorer import PairScorer
-from unmdpo.errors import DataError, UserError
+from unmdpo.engine.text.encode import EncodedPairs
+from unmdpo.execute import execute
 from unmdpo.integrations.trl import TRAINED, UNMTrainer, add_margin_and_scale, check_version
 from unmdpo.objectives import OBJECTIVES, PairLogps, beta_ln_from_lengths
-from unmdpo.pipeline.artifacts import COMPARISONS
-from unmdpo.pipeline.executors import execute
-from unmdpo.pipeline.run import open_run
-from unmdpo.pipeline.store import Store
+from unmdpo.results.run import open_run
+from unmdpo.stages.files import COMPARISONS
+from unmdpo.store.store import Store
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # TRL and its dependencies warn about themselves
 BETA, TAU = 0.7, 0.5

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import softplus
 
 from tests.worlds.objectives import loss_of, permuted, random_pairs
-from unmdpo.errors import UserError
+from unmdpo.core.errors import UserError
 from unmdpo.objectives import OBJECTIVES, AdaptiveObjective, PairLogps, beta_ln_from_lengths, take
 
 STATELESS = [name for name, objective in OBJECTIVES.items() if not isinstance(objective, AdaptiveObjective)]

@@ -10,9 +10,9 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from unmdpo.engine.pairs.encode import EncodedPair
 from unmdpo.engine.pairs.packing import PackedBatch
 from unmdpo.engine.pairs.scorer import PairScorer
+from unmdpo.engine.text.encode import EncodedPair
 from unmdpo.objectives import OBJECTIVES, PairLogps
 
 # TRL and its dependencies warn about themselves.

@@ -4,14 +4,13 @@ import pytest
 import torch
 
 from tests.worlds.pipeline import recipe, world
-from unmdpo.errors import UserError
-from unmdpo.pipeline.artifacts import EVIDENCE
-from unmdpo.pipeline.executors import execute
-from unmdpo.pipeline.run import open_run
-from unmdpo.pipeline.stages.scales import evidence_with_beta, residuals
-from unmdpo.pipeline.store import Store
+from unmdpo.core.errors import UserError
+from unmdpo.execute import execute
 from unmdpo.recipe import Recipe, load_recipe
-from unmdpo.recipe.agreement import pilot_settings, scale_beta, scale_settings
+from unmdpo.results.run import open_run
+from unmdpo.stages.files import EVIDENCE
+from unmdpo.stages.scales import evidence_with_beta, residuals
+from unmdpo.store.store import Store
 
 LEVELS = (0.5, 1.0, 4.0)
 
@@ -33,9 +32,9 @@ def refused(match, *given, **more):
 
 def test_scale_and_pilots_follow_the_policy():
     plain = described({"a": using(), "b": using(objective="unm-ao")})
-    assert scale_settings(plain, "q") | {"tau": 1.0, "levels": None} == scale_settings(plain, "q")
+    assert plain.scale_settings("q") | {"tau": 1.0, "levels": None} == plain.scale_settings("q")
     both = described({"a": using(tau=0.5, levels=LEVELS), "b": using(tau=0.5, levels=LEVELS, objective="unm-ao")})
-    for found in (scale_settings(both, "q"), pilot_settings(both)):
+    for found in (both.scale_settings("q"), both.pilot_settings):
         assert (found["tau"], found["levels"]) == (0.5, LEVELS)
 
 
@@ -43,39 +42,39 @@ def test_policies_that_disagree_need_a_word_about_it():
     policies = {"a": using(tau=0.5), "b": using(tau=1.0)}
     refused(r"a: τ = 0\.5, b: τ = 1\).*scales\.q\.settings\.tau", policies)
     said = described(policies, {"q": {"estimator": "pooled", "settings": {"tau": 0.5}}})
-    assert scale_settings(said, "q")["tau"] == pilot_settings(said)["tau"] == 0.5
+    assert said.scale_settings("q")["tau"] == said.pilot_settings["tau"] == 0.5
     refused("what uses it has another margin", policies, {"q": {"estimator": "pooled", "settings": {"tau": 2}}})
     refused(r"m = \[0\.5, 1\.0, 4\.0\].*settings\.levels", {"a": using(levels=LEVELS), "b": using()})
     apart = {name: {"estimator": "pooled"} for name in ("q", "r")}
     two = {"a": using(tau=0.5), "b": using("r")}
     refused(r"pilots are made with one margin.*pilots\.settings\.tau", two, apart)
     chosen = described(two, apart, pilots={"settings": {"tau": 1.0}})
-    assert pilot_settings(chosen)["tau"] == 1.0
-    assert scale_settings(chosen, "q")["tau"] == 0.5
+    assert chosen.pilot_settings["tau"] == 1.0
+    assert chosen.scale_settings("q")["tau"] == 0.5
     refused("objective 'fixed-margin'", {"a": using()}, pilots={"settings": {"taw": 1.0}})
 
 
 def test_what_has_no_margin_is_left_alone():
-    scales = {"one": {"estimator": "constant"}, "votes": {"estimator": "entropy"}, "beside": {"estimator": "joint"}}
-    policies = {"a": using("one", tau=0.5), "b": using("votes", tau=2.0), "c": using("beside", "unm-ao", tau=3.0)}
+    scales = {"one": {"estimator": "constant"}, "votes": {"estimator": "entropy"}, "joint": {"estimator": "joint"}}
+    policies = {"a": using("one", tau=0.5), "b": using("votes", tau=2.0), "c": using("joint", "unm-ao", tau=3.0)}
     loaded = described(policies, scales, pilots={"objective": "dpo"})
-    assert pilot_settings(loaded) == {}
-    assert not any("tau" in scale_settings(loaded, name) for name in scales)
+    assert loaded.pilot_settings == {}
+    assert not any("tau" in loaded.scale_settings(name) for name in scales)
 
 
 def test_beta_follows_policies_of_the_same_kind():
     scales = {"q": {"estimator": "pooled", "length_normalized": True}}
     own = using(objective="ulnm-wr", beta=9.0)
-    assert scale_beta(described({"a": own, "b": using(beta=0.1)}, scales), "q") == 9.0  # the other is not per token
-    assert scale_beta(described({"a": using(objective="ulnm-wr")}, scales), "q") is None
+    assert described({"a": own, "b": using(beta=0.1)}, scales).scale_beta("q") == 9.0  # the other is not per token
+    assert described({"a": using(objective="ulnm-wr")}, scales).scale_beta("q") is None
     refused(r"several β \(a: 9\.0, b: default\)", {"a": own, "b": using(objective="ulnm-wr")}, scales)
     said = {"q": scales["q"] | {"beta": 5.0}}
-    assert scale_beta(described({"a": own, "b": using(objective="ulnm-wr")}, said), "q") == 5.0
+    assert described({"a": own, "b": using(objective="ulnm-wr")}, said).scale_beta("q") == 5.0
 
 
 def test_the_papers_study_of_margins_keeps_its_scale():
     study = load_recipe("hs2-1b-margins")
-    assert scale_settings(study, "seq")["tau"] == pilot_settings(study)["tau"] == 1.0
+    assert study.scale_settings("seq")["tau"] == study.pilot_settings["tau"] == 1.0
 
 
 @pytest.mark.parametrize("scale", ["seq", "ln"])

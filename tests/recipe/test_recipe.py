@@ -10,10 +10,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from unmdpo.errors import UserError
-from unmdpo.recipe import described, load_recipe, packaged, schema
+from unmdpo.core.errors import UserError
+from unmdpo.recipe import load_recipe, packaged, schema
+from unmdpo.recipe import settings_table as described
+from unmdpo.recipe.document import Document
 from unmdpo.recipe.recipe import as_yaml
-from unmdpo.recipe.yamls import Document
 
 MINIMAL = """\
 name: mine
@@ -377,5 +378,7 @@ def test_every_setting_says_what_it_means():
 
 
 def test_the_page_of_settings_is_current():
-    page = Path(__file__).parents[2] / "docs" / "settings.md"
-    assert page.read_text("utf-8") == described.as_markdown(), "unmdpo recipes settings --markdown > docs/settings.md"
+    page = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
+    assert page.read_text("utf-8") == described.as_markdown(), (
+        "unmdpo recipes settings --markdown > docs/reference/settings.md"
+    )

@@ -17,16 +17,16 @@ from typer.testing import CliRunner
 
 from tests.worlds.pipeline import recipe, world
 from unmdpo.cli import app
-from unmdpo.errors import UserError
-from unmdpo.pipeline.executors import execute
-from unmdpo.pipeline.run import open_run
-from unmdpo.pipeline.store import Store
+from unmdpo.core.errors import UserError
+from unmdpo.execute import execute
 from unmdpo.recipe import Recipe
 from unmdpo.report import charts, write_comparison, write_report
 from unmdpo.report.collect import collect
 from unmdpo.report.curves import Curves
 from unmdpo.report.page import amount, render
 from unmdpo.report.several import differing
+from unmdpo.results.run import open_run
+from unmdpo.store.store import Store
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -106,7 +106,7 @@ def test_a_scale_beside_its_policy_is_described(run, tmp_path):
     described["policies"] = {"sigmoid": {"objective": "unm-wr", "scale": "sigmoid"}}
     other = execute(open_run(Recipe.model_validate(described), Store(tmp_path / "store")))
     facts = collect(other)
-    q = np.array(facts.beside["sigmoid"])
+    q = np.array(facts.joint_scales["sigmoid"])
     assert ((q > 0.5) & (q < 2)).all()
     told = f"mean {q.mean():.4f}, standard deviation {q.std():.4f}"
     assert (
@@ -162,7 +162,7 @@ def test_what_anyone_wrote_stays_text(run, page, text):
 def test_an_unfinished_run_reports_what_it_has(run, tmp_path):
     folder = world(tmp_path)
     opened = open_run(recipe(folder), Store(folder / "store"))
-    with pytest.raises(UserError, match="nothing of this run is finished"):
+    with pytest.raises(UserError, match="nothing of 'small' is finished"):
         write_report(opened, tmp_path / "report.html")
     execute(opened, until="scale[seq]")
     page = Tags(write_report(opened, tmp_path / "deep" / "report.html").read_text("utf-8"))

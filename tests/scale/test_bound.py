@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.worlds.scales import world
-from unmdpo.errors import UserError
+from unmdpo.core.errors import UserError
 from unmdpo.scale import load_scale, make_estimator, maps, save_scale
 
 WIDE = math.log(10) / 2

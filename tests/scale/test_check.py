@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
 from tests.worlds.scales import world
-from unmdpo.catalog.estimators import MarginSettings
 from unmdpo.scale import FrozenScale, Rows, Units, make_estimator
 from unmdpo.scale.check import (
     Beyond,
@@ -26,6 +25,7 @@ from unmdpo.scale.check import (
     verdict,
 )
 from unmdpo.scale.fitting import losses_by
+from unmdpo.scale.settings import MarginSettings
 
 LOSSES = losses_by(MarginSettings())
 

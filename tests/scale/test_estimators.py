@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.worlds.scales import FROZEN, LEARNED, fitted, small_world
-from unmdpo.errors import UserError
+from unmdpo.core.errors import UserError
 from unmdpo.recipe.settings import ScaleRecipe
 from unmdpo.scale import (
     ESTIMATORS,

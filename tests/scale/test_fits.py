@@ -9,7 +9,7 @@ from benchmarks.synthetic import random_utility_world
 from scipy.stats import spearmanr
 
 from tests.worlds.scales import BESIDE, small_world
-from unmdpo.errors import UnmdpoWarning, UserError
+from unmdpo.core.errors import UnmdpoWarning, UserError
 from unmdpo.scale import (
     ESTIMATORS,
     CrossFittedScale,
@@ -22,7 +22,7 @@ from unmdpo.scale import (
     save_scale,
 )
 from unmdpo.scale.entropy import entropy_targets
-from unmdpo.scale.head import ScaleHead
+from unmdpo.scale.maps import ScaleHead
 
 # --- Pooled ---------------------------------------------------------------------------------------
 

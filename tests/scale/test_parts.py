@@ -12,14 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.preprocessing import StandardScaler
 
-from unmdpo.errors import UserError
-from unmdpo.placement import StrengthMap
+from unmdpo.core.errors import UserError
+from unmdpo.core.margins import StrengthMap
 from unmdpo.scale import Rows, Units, maps
 from unmdpo.scale.entropy import entropy_targets
-from unmdpo.scale.features import Standardizer, count_sketch
+from unmdpo.scale.features import Standardizer, count_sketch, pair_features
 from unmdpo.scale.fitting import residual_loss
-from unmdpo.scale.head import ScaleHead
-from unmdpo.scale.pair_features import pair_features
+from unmdpo.scale.maps import ScaleHead
 
 # --- Features -------------------------------------------------------------------------------------
 

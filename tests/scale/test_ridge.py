@@ -6,14 +6,14 @@ import torch
 from scipy.optimize import minimize
 
 from tests.worlds.scales import world
-from unmdpo.catalog.estimators import RidgeSettings
 from unmdpo.scale import AutoScale, RidgeScale, Rows, Units, maps
 from unmdpo.scale.auto import CANDIDATES
 from unmdpo.scale.check import rank_correlation
 from unmdpo.scale.features import narrow_features, wide_features
 from unmdpo.scale.fitting import losses_by
-from unmdpo.scale.own import _offsets, own_offsets
+from unmdpo.scale.prompt_offsets import _offsets, own_offsets
 from unmdpo.scale.ridge import PATH, principal_axes
+from unmdpo.scale.settings import RidgeSettings
 
 
 def objective(x, rows, penalty, alpha):

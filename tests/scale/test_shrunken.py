@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.worlds.scales import world
-from unmdpo.errors import UserError
+from unmdpo.core.errors import UserError
 from unmdpo.scale import PooledScale, ShrunkenScale
 from unmdpo.scale.check import out_of_fold_log_scales
 from unmdpo.scale.fitting import losses_by

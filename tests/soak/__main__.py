@@ -14,9 +14,9 @@ from collections import Counter
 from pathlib import Path
 
 from tests.worlds.faults import Command, contents, disturbed, disturbed_at, same_as, small_recipe
-from unmdpo.pipeline.run import open_run
-from unmdpo.pipeline.store import Store
 from unmdpo.recipe import load_recipe
+from unmdpo.results.run import open_run
+from unmdpo.store.store import Store
 
 SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)
 ONE, TWO = ("--jobs", "1"), ("--jobs", "2")

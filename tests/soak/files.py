@@ -18,11 +18,11 @@ from signal import SIGKILL
 from typing import Any
 
 from tests.worlds.faults import CHANGE, Command, contents, goes_on, same_as, small_recipe
-from unmdpo.pipeline.run import Run, open_run
-from unmdpo.pipeline.stage import Stage
-from unmdpo.pipeline.store import Store
-from unmdpo.pipeline.verify import verify
 from unmdpo.recipe import load_recipe
+from unmdpo.results.run import Run, open_run
+from unmdpo.results.verify import verify
+from unmdpo.stages.base import Stage
+from unmdpo.store.store import Store
 
 ONE = ("--jobs", "1")
 

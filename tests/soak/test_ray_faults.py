@@ -5,10 +5,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.worlds.pipeline import judged_by_function, world
-from unmdpo.errors import UserError
-from unmdpo.pipeline.executors import execute
-from unmdpo.pipeline.run import open_run
-from unmdpo.pipeline.store import Store
+from unmdpo.core.errors import UserError
+from unmdpo.execute import execute
+from unmdpo.results.run import open_run
+from unmdpo.store.store import Store
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(1800), pytest.mark.filterwarnings("ignore")]
 
@@ -19,7 +19,7 @@ def test_a_fault_inside_ray_train_is_told(cluster, tmp_path):
     weights = load_file(path)
     weights["model.norm.weight"] = torch.full_like(weights["model.norm.weight"], 3e38)
     save_file(weights, path, metadata={"format": "pt"})
-    described = judged_by_function(folder, "tests.worlds.pipeline:longest", compute={"ranks": 2})
+    described = judged_by_function(folder, "tests.worlds.judges:longest", compute={"ranks": 2})
     with pytest.raises(
         UserError, match=r"reference: the log-probabilities that LlamaForCausalLM gives are not finite"
     ):

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from tests.worlds.recomputed import equal_length
 from unmdpo.stats.evaluation import Judged
 from unmdpo.stats.length_adjusted import length_adjusted, longer_chosen, longer_preferred
-from unmdpo.stats.recomputed import equal_length
 
 
 def sides(rng, n=400, gain=0.0, longer=0.0, liking=0.0, seeds=None):

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.worlds.recomputed import corrected, recomputed
 from unmdpo.recipe.seeds import Trained, paired
 from unmdpo.stats.evaluation import Judged, Resamples, compare, holm
-from unmdpo.stats.recomputed import corrected, recomputed
 
 RNG = np.random.default_rng(3)
 

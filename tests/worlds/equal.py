@@ -19,13 +19,13 @@ from transformers import LlamaConfig, LlamaForSequenceClassification
 from tests.worlds.gguf import write_gguf
 from tests.worlds.models import word_tokenizer
 from tests.worlds.pipeline import write_data, write_model
-from unmdpo.catalog.estimators import ESTIMATORS
-from unmdpo.catalog.objectives import OBJECTIVES
 from unmdpo.engine.training.loop import THROUGHPUT
-from unmdpo.pipeline.executors import execute
-from unmdpo.pipeline.run import open_run
-from unmdpo.pipeline.store import Store
+from unmdpo.execute import execute
+from unmdpo.objectives.table import OBJECTIVES
 from unmdpo.recipe import Recipe
+from unmdpo.results.run import open_run
+from unmdpo.scale.table import ESTIMATORS
+from unmdpo.store.store import Store
 
 PLACE = Path(tempfile.gettempdir()) / "unmdpo-equal"  # rows remember their file, so the place is part of the bytes
 
@@ -50,6 +50,9 @@ def write_world(folder):
     prompts = [{"instruction": f"w{i} w3"} for i in range(9)]
     for name, content in (("pairs", rows), ("held", held), ("prompts", prompts)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in content))
+    contexts = [json.loads(line)["context"] for line in (folder / "data.jsonl").read_text().splitlines()]
+    scales = [{"prompt": context, "q": 0.5 + len(str(context)) % 7 / 4} for context in contexts]
+    (folder / "scales.jsonl").write_text("".join(json.dumps(row) + "\n" for row in scales))
     torch.manual_seed(3)
     config = LlamaConfig(
         vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
@@ -62,7 +65,11 @@ def write_world(folder):
 def everything(folder):
     """Every objective and every estimator, on one model."""
     scales = {name: {"estimator": name} for name in ESTIMATORS}
+    margins = {"tau": 0.5, "levels": [0.5, 1.0, 4.0]}
     scales |= {
+        "margins": {"estimator": "pooled", "settings": margins},
+        "entropy": {"estimator": "entropy", "settings": {"otherwise": "one"}},  # these votes do not pass its gate
+        "given": {"estimator": "given", "settings": {"path": str(folder / "scales.jsonl")}},
         "ln": {"estimator": "pooled", "length_normalized": True},
         "ao": {"estimator": "pooled", "fit": "ao", "centered": False, "penalty": 0.1},
         "pair": {"estimator": "pooled", "unit": "pair", "domains": False},
@@ -73,7 +80,7 @@ def everything(folder):
     }
     policies |= {f"with-{name}": {"objective": "unm-wr", "scale": name} for name in scales}
     policies |= {
-        "margins": {"objective": "unm-wr", "scale": "pooled", "settings": {"tau": 0.5, "levels": [0.5, 1.0, 4.0]}},
+        "margins": {"objective": "unm-wr", "scale": "margins", "settings": margins},
         "ln-ema": {"objective": "ulnm-wr", "scale": "ema"},
         "lora": {"objective": "dpo", "training": {"adapter": {"rank": 2}, "learning_rate": 1e-2, "seed": 7}},
         "epochs": {"objective": "simpo", "settings": {"beta": 2.0}, "training": {"epochs": 2}},
@@ -87,11 +94,11 @@ def everything(folder):
             "validation": {"fraction": 0.25},
         },
         "training": {"updates": 3, "batch": 8, "learning_rate": 1e-3, "warmup": 1},
-        "pilots": {"folds": 3, "updates": 3},
+        "pilots": {"folds": 3, "updates": 3, "settings": {"tau": 1.0, "levels": None}},
         "scales": scales,
         "policies": policies,
         "evaluation": {
-            "baseline": "dpo", "panels": panels, "judge": {"function": "tests.worlds.pipeline:longest"},
+            "baseline": "dpo", "panels": panels, "judge": {"function": "tests.worlds.judges:longest"},
             "max_new_tokens": 4, "initial": True, "opponents": ["unm-wr"],
         },
     }  # fmt: skip

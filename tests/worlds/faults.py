@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.worlds.pipeline import recipe, world
 from unmdpo.cli import main
 from unmdpo.engine.training.loop import THROUGHPUT
-from unmdpo.pipeline.view import Lines
+from unmdpo.execute.progress import Lines
 
 LINE = "stopped; finished work is kept, and the same command continues from there"
 EARLY = 1.0  # seconds
@@ -186,7 +186,7 @@ def ranks_at_work(folder):
             words = path.read_bytes().decode(errors="replace").split("\0")
         except OSError:
             continue
-        if "unmdpo.pipeline.executors.ranks" in words and "torch.distributed.run" not in words:
+        if "unmdpo.execute.ranks" in words and "torch.distributed.run" not in words:
             found += [int(path.parent.name)] if any(str(folder) in word for word in words) else []
     return found
 

@@ -1,6 +1,6 @@
-"""Makes the tables of `docs/models.md` from tiny random models of every family.
+"""Makes the tables of `docs/reference/models.md` from tiny random models of every family.
 
-python -m tests.worlds.models_page docs/models.md
+python -m tests.worlds.models_page docs/reference/models.md
 torchrun --nproc-per-node 2 -m tests.worlds.models_page --sharded FOLDER     (the first calls this by itself)
 """
 
@@ -19,15 +19,15 @@ from tests.worlds.families import NAMES, NOT_TRIED, build
 from tests.worlds.models import pair
 from unmdpo.engine.adapters import add_lora
 from unmdpo.engine.inference.decode import can_decode
-from unmdpo.engine.pairs.encode import EncodedPairs
 from unmdpo.engine.pairs.proof import prove
 from unmdpo.engine.pairs.score import score
 from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.engine.ranks import Ranks, join
 from unmdpo.engine.settings import AdapterSettings, ModelSource, ObjectiveChoice, TrainingSettings
+from unmdpo.engine.text.encode import EncodedPairs
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.trainer import Trainer
-from unmdpo.pipeline.stages.learning import open_scorer
+from unmdpo.stages.training import open_scorer
 
 BEGIN, END = "<!-- made by tests.worlds.models_page -->", "<!-- end -->"
 PAIRS = EncodedPairs.of([pair(5, 7, 4, 1), pair(1, 1, 9, 2), pair(12, 3, 20, 3), pair(14, 30, 20, 5)])

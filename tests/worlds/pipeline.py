@@ -1,30 +1,15 @@
 """A small model folder, preference files with strengths and votes, and recipes that use them."""
 
 import json
-import os
 import random
-import signal
 
 import torch
 
 from tests.worlds.models import tiny, word_tokenizer
-from unmdpo.pipeline.executors import execute
-from unmdpo.pipeline.verify import verify
-from unmdpo.pipeline.view import View
+from unmdpo.execute import execute
+from unmdpo.execute.progress import View
 from unmdpo.recipe import Recipe
-
-
-def longest(prompts, responses):
-    """A judge that prefers long responses."""
-    return [float(len(response.split())) for response in responses]
-
-
-def broken_judge(prompts, responses):
-    raise RuntimeError("out of order")
-
-
-def deadly_judge(prompts, responses):
-    os.kill(os.getpid(), signal.SIGKILL)
+from unmdpo.results.verify import verify
 
 
 def write_model(folder):
@@ -83,7 +68,7 @@ def recipe(folder, **changes):
         "evaluation": {
             "baseline": "dpo",
             "panels": {"one": {"size": 3, "seed": 1}, "two": {"size": 2, "seed": 2}},
-            "judge": {"function": "tests.worlds.pipeline:longest"},
+            "judge": {"function": "tests.worlds.judges:longest"},
             "max_new_tokens": 4,
             "initial": True,
         },
@@ -122,7 +107,7 @@ def events(run, **how):
 
 def judged_by(function):
     """A small evaluation with one of the world's judges."""
-    judge = {"function": f"tests.worlds.pipeline:{function}"}
+    judge = {"function": f"tests.worlds.judges:{function}"}
     return {"baseline": "dpo", "panels": {"one": {"size": 2, "seed": 1}}, "judge": judge, "max_new_tokens": 2}
 
 

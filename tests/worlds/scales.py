@@ -8,7 +8,7 @@ from benchmarks.synthetic import random_utility_world
 from unmdpo.scale import ESTIMATORS, FrozenScale, Rows, Units
 
 LEARNED = [name for name, estimator in ESTIMATORS.items() if estimator.files is None]
-FROZEN = [name for name in LEARNED if not ESTIMATORS[name].beside]
+FROZEN = [name for name in LEARNED if not ESTIMATORS[name].joint]
 BESIDE = [name for name in LEARNED if name not in FROZEN]
 QUICK = {
     "entropy": {"epochs": 30, "learning_rate": 1e-2},

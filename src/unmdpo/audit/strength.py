@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from unmdpo.audit.votes import INSTEAD, PARTITION_SEED, Partitions, Record, read_partitions
+from unmdpo.core.errors import UserError
 from unmdpo.data.bad import A_FEW
 from unmdpo.data.load import AUTO, DataRef
-from unmdpo.errors import UserError
 
 Floats = NDArray[np.float64]
 
@@ -76,7 +76,7 @@ class StrengthAudit:
 
     @property
     def verdict(self) -> str:
-        """What it means for somebody who wants to train on strengths."""
+        """What it means for training on strengths."""
         if self.passed:
             return (
                 "Stronger preferences predict that another annotator agrees: strengths say something here, so "

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from unmdpo.core.errors import UserError
+from unmdpo.core.margins import StrengthMap
 from unmdpo.data.comparison import Comparisons
-from unmdpo.errors import UserError
-from unmdpo.placement import StrengthMap
 from unmdpo.stats.identification import ComparisonGraph, is_identified, kappa
 
 Edge = tuple[str, str, int]  # preferred, rejected, strength
@@ -49,11 +49,11 @@ class SupportAudit:
 
     @property
     def verdict(self) -> str:
-        """What the counts mean for somebody who wants to learn a scale."""
+        """What the counts mean for learning a scale."""
         if not self.prompts_identified:
             return (
                 "No prompt's comparisons could identify a scale of its own. That is usual: a scale is then learned "
-                "across prompts, from what similar prompts have in common (docs/scales.md)."
+                "across prompts, from what similar prompts have in common (docs/method/scales.md)."
             )
         share = self.prompts_identified / self.prompts
         rest = "" if share == 1 else "; for the others, a scale can only be learned from similar prompts"

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from unmdpo.core.errors import UserError
 from unmdpo.data.bad import BadRows
 from unmdpo.data.domains import DomainVote, count_domains
 from unmdpo.data.identity import prompt_hash
@@ -16,8 +17,7 @@ from unmdpo.data.load import DataRef, Reading, open_source
 from unmdpo.data.panels import seeded_digest
 from unmdpo.data.rows import Row
 from unmdpo.data.sources import SOURCES
-from unmdpo.data.sources.base import AnnotatedSource
-from unmdpo.errors import UserError
+from unmdpo.data.sources.base import Annotated
 
 PARTITION_SEED = 260820
 INSTEAD = (
@@ -99,30 +99,30 @@ class Sealed(NamedTuple):
         pair = (min(self.first, self.second), max(self.first, self.second))
         return DomainVote(self.prompt_hash, pair, self.domain, self.nonempty)
 
-    def open(self, reader: AnnotatedSource) -> tuple[Record, tuple[object, ...]]:
+    def open(self, reader: Annotated) -> tuple[Record, tuple[object, ...]]:
         """The record, and what makes it an exact duplicate of another."""
         record = Record(self.prompt_hash, self.domain, reader.votes(self.labels))
         return record, (*record, self.first, self.second, reader.label(self.labels))
 
 
-def _seal(reader: AnnotatedSource, row: Row) -> Sealed:
-    texts = reader.unlabelled(row)
+def _seal(reader: Annotated, row: Row) -> Sealed:
+    texts = reader.texts(row)
     return Sealed(
         prompt_hash=prompt_hash(texts.prompt),
         domain=texts.domain,
         first=hashlib.sha256(texts.first.encode()).digest(),
         second=hashlib.sha256(texts.second.encode()).digest(),
         nonempty=bool(texts.first and texts.second),
-        labels=row.only(reader.label_columns),
+        labels=row.only(reader.columns),
     )
 
 
-def _annotated(ref: DataRef, reading: Reading, bad: BadRows) -> tuple[str, AnnotatedSource, Iterator[Row]]:
-    name, reader, rows = open_source(ref, reading, bad)
-    if not isinstance(reader, AnnotatedSource):
-        known = ", ".join(name for name, kind in SOURCES.items() if issubclass(kind, AnnotatedSource))
+def _annotated(ref: DataRef, reading: Reading, bad: BadRows) -> tuple[str, Annotated, Iterator[Row]]:
+    name, source, rows = open_source(ref, reading, bad)
+    if source.annotated is None:
+        known = ", ".join(name for name, other in SOURCES.items() if other.annotated is not None)
         raise UserError(
             f"{ref.path}: read as '{name}', which has no votes of individual annotators (these sources have them: "
             f"{known}); {INSTEAD}"
         )
-    return name, reader, rows
+    return name, source.annotated, rows

@@ -16,12 +16,22 @@ from typer.core import TyperGroup
 
 import unmdpo
 from unmdpo.cli import alpaca, audit, bench, inspect, judge, lab, look, models, recipes, run, theory
-from unmdpo.errors import Stopped, UnmdpoWarning, UserError, disk_problem, printable, stop
-from unmdpo.forks import let_threads_sleep
+from unmdpo.core.errors import Stopped, UnmdpoWarning, UserError, disk_problem, printable, stop
+from unmdpo.core.processes import let_threads_sleep
+
+LONGEST = 200  # characters of a command's line in the menu
 
 
 class _Group(TyperGroup):
-    """Shows user errors as a message with exit code 2, without a traceback."""
+    """Shows commands in groups, and user errors as a message with exit code 2, without a traceback."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for group, names in MENU.items():
+            with formatter.section(group):
+                commands = [(name, self.get_command(ctx, name)) for name in names]
+                formatter.write_dl(
+                    [(name, command.get_short_help_str(LONGEST)) for name, command in commands if command]
+                )
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -58,29 +68,27 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help halves the start-up time
     help="Preference optimization with strength margins and a learned prompt scale.",
 )
-app.add_typer(audit.app, name="audit")
-app.add_typer(recipes.app, name="recipes")
-app.add_typer(judge.app, name="judge")
-app.add_typer(lab.app, name="lab")
-app.add_typer(theory.app, name="theory")
-app.command("look")(look.look)
-app.command("init")(look.init)
-app.command("demo")(lab.demo)
-app.command("run")(run.run)
-app.command("check")(inspect.check)
-app.command("plan")(inspect.plan)
-app.command("verify")(inspect.verify)
-app.command("report")(inspect.report)
-app.command("gc")(inspect.gc)
-app.command("compare")(inspect.compare)
-app.command("scale")(inspect.scale)
-app.command("answers")(alpaca.answers)
-app.command("alpaca")(alpaca.alpaca)
-app.command("runs")(models.runs)
-app.command("rm")(models.rm)
-app.command("export")(models.export)
-app.command("chat")(models.chat)
-app.command("bench")(bench.bench)
+MENU: dict[str, dict[str, Any]] = {  # as `--help` shows it: group → command → its function, or commands of its own
+    "Start": {
+        "demo": lab.demo, "look": look.look, "init": look.init, "check": inspect.check, "plan": inspect.plan,
+    },
+    "Run": {"run": run.run},
+    "Read": {
+        "report": inspect.report, "compare": inspect.compare, "scale": inspect.scale, "verify": inspect.verify,
+        "chat": models.chat,
+    },
+    "Keep": {"runs": models.runs, "export": models.export, "rm": models.rm, "gc": inspect.gc},
+    "More": {
+        "judge": judge.app, "audit": audit.app, "answers": alpaca.answers, "alpaca": alpaca.alpaca,
+        "theory": theory.app, "recipes": recipes.app, "lab": lab.app, "bench": bench.bench,
+    },
+}  # fmt: skip
+for _commands in MENU.values():
+    for _name, _command in _commands.items():
+        if isinstance(_command, typer.Typer):
+            app.add_typer(_command, name=_name)
+        else:
+            app.command(_name)(_command)
 
 
 def _version(show: bool) -> None:

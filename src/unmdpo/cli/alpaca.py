@@ -17,8 +17,8 @@ def alpaca(
     from rich.markup import escape
     from rich.table import Table
 
+    from unmdpo.core.errors import printable
     from unmdpo.data.alpaca import read_annotations, read_gamed
-    from unmdpo.errors import printable
     from unmdpo.stats.length_control import GamedBaseline, length_controlled
 
     columns = ("model", "against", "pairs", "win %", "length-controlled %", "mean characters")

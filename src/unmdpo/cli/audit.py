@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unmdpo.errors import UserError
+from unmdpo.core.errors import UserError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -45,10 +45,10 @@ def support(
 ) -> None:
     """Could this data's margins identify any prompt's scale? Counts pairs, cycles and contrasts."""
     from unmdpo.audit import audit_support
+    from unmdpo.core.margins import StrengthMap
+    from unmdpo.core.settings import resolve
     from unmdpo.data import DataRef, PairRule, SourceSettings, StrengthRule, load_comparisons
     from unmdpo.data.bad import limit_of
-    from unmdpo.placement import StrengthMap
-    from unmdpo.settings import resolve
 
     check_target(json_file)
     rule = {"levels": levels, "column": strength_column, "thresholds": _numbers("--thresholds", thresholds)}
@@ -110,7 +110,7 @@ def check_target(path: Path | None) -> None:
 def _write(path: Path | None, result: "SupportAudit | StrengthAudit") -> None:
     if path is None:
         return
-    from unmdpo.files import write_text
+    from unmdpo.core.files import write_text
 
     text = json.dumps(result.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     try:

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from unmdpo.engine.pairs.proof import Proof
-    from unmdpo.pipeline.costs import Speed
-    from unmdpo.pipeline.plan import Need, Plan
+    from unmdpo.execute.plan import Plan
+    from unmdpo.stages.estimates import Speed
 
 # When a stage needs more memory than there is.
 HELP = (
@@ -23,16 +23,12 @@ HELP = (
 
 def verify(recipe: RecipeArgument, overrides: Overrides = None, store: StoreOption = HERE) -> None:
     """Check every file of a run against its hash, and recompute every reported number."""
-    from unmdpo.errors import UserError
-    from unmdpo.pipeline.code import mixed
-    from unmdpo.pipeline.verify import verify as check
+    from unmdpo.core.errors import UserError
+    from unmdpo.results.verify import verify as check
 
     run = opened(recipe, overrides, store, rehash=True)
     if not run.finished:
-        raise UserError(
-            f"nothing of this recipe is in {store}: start it with `unmdpo run`. If it was there before, a data "
-            "file, a model or the recipe has changed since"
-        )
+        raise run.nothing_finished()
     findings = list(check(run))
     problems = [finding for finding in findings if finding.problem]
     if problems:
@@ -41,8 +37,6 @@ def verify(recipe: RecipeArgument, overrides: Overrides = None, store: StoreOpti
         options = " ".join(f"--force '{stage}'" for stage in damaged[:6])
         advice = f"\nto rebuild them: unmdpo run {recipe} {options}"
         raise UserError(f"{len(problems)} of {len(findings)} checks failed\n" + "\n".join(lines) + advice)
-    for line in mixed(run):
-        typer.echo(f"note: {line}")
     typer.echo(f"{len(findings)} checks, all passed")
 
 
@@ -53,20 +47,18 @@ def check(
     until: Annotated[str | None, typer.Option(help="Only what is needed up to this stage.")] = None,
 ) -> None:
     """Look for everything that would stop a run: data, models, judges, panels, packages, disk. `run` does it first."""
-    from unmdpo.cli.progress import shown_progress
-    from unmdpo.pipeline.accounting import account
-    from unmdpo.pipeline.executors.preflight import look_ahead
+    from unmdpo.execute.board import shown_progress
+    from unmdpo.execute.preflight import look_ahead
+    from unmdpo.execute.row_counts import count_rows
 
     run = opened(recipe, overrides, store)
     wanted = run.wanted(until)
     with shown_progress(len(wanted)) as view:
         look_ahead(run, wanted, view)
-    counted = account(run)
+    counted = count_rows(run)
     if counted is not None:
         typer.echo(f"data: {counted.line()}")
-    typer.echo(
-        f"nothing stands in the way of `unmdpo run {recipe}`: {len(wanted)} stages, {len(run.finished)} finished"
-    )
+    typer.echo(f"Ready: unmdpo run {recipe} ({len(wanted)} stages, {len(run.finished)} finished)")
 
 
 def plan(
@@ -79,11 +71,9 @@ def plan(
     from rich.console import Console
 
     from unmdpo.engine.training.metrics import roughly
-    from unmdpo.pipeline.check import check_judge_code, missing_places
-    from unmdpo.pipeline.plan import needs, speed_of, too_large
-    from unmdpo.pipeline.plan import plan as estimate
-    from unmdpo.pipeline.proofs import prove_small
-    from unmdpo.pipeline.sizes import sizes_of
+    from unmdpo.execute.checks import check_judge_code, missing_places
+    from unmdpo.execute.plan import gpus_needed, prove_small, sizes_of, speed_of, too_large
+    from unmdpo.execute.plan import plan as estimate
 
     speed = speed_of(device)
     run = opened(recipe, overrides, store, planning=True)
@@ -98,10 +88,10 @@ def plan(
     typer.echo(f"pilots take {100 * planned.pilot_share:.0f}% of all arithmetic")
     for stage in too_large(planned, device)[:1]:
         needed = f"{stage.cost.memory / 2**30:,.0f} GiB on each of {stage.cost.ranks} devices"
-        typer.echo(f"does not fit: {stage.stage} needs {needed}. {HELP}")
-    for need in needs(run, sizes):
-        typer.echo(_told(need))
-    typer.echo("(hours from rates measured on one H200; assumes that an A100 reaches the same share of its peak)")
+        gpus = gpus_needed(run, device, sizes)
+        enough = "64 GPUs per model are not enough" if gpus is None else f"{gpus} GPUs per model are enough"
+        typer.echo(f"does not fit: {stage.stage} needs {needed}; {enough}. {HELP}")
+    typer.echo("(times from rates measured on one H200; plan for other devices with --device)")
     typer.echo(_layout(prove_small(run)))
     if missing:
         typer.echo(f"still missing: {', '.join(f'{path} ({key})' for key, path in missing.items())}")
@@ -117,23 +107,13 @@ def _layout(proof: "Proof | None") -> str:
     return f"the model is scored {how}{why}; largest difference to its own: {proof.difference:.2g} nats"
 
 
-def _told(need: "Need") -> str:
-    from unmdpo.engine.training.metrics import roughly
-
-    each = f"{need.memory / 2**30:,.0f} GiB on each"
-    if need.gpus is None:
-        return f"on {need.name}: does not fit; with 64 GPUs per model, {need.largest} would still need {each}"
-    gpus = f"{need.gpus} GPU{'s' if need.gpus > 1 else ''} per model, {each}"
-    return f"on {need.name}: {roughly(3600 * need.hours)} on one; {gpus}"
-
-
 def _plan_table(planned: "Plan", speed: "Speed") -> "Table":
     from rich.markup import escape
     from rich.table import Table
 
     from unmdpo.engine.training.metrics import roughly
 
-    columns = ("stage", "", "ranks", "M tokens", "PFLOP", "GiB each", "host GiB", "disk GiB", "time")
+    columns = ("stage", "", "ranks", "M tokens", "PFLOP", "GiB each", "disk GiB", "time")
     table = Table(*columns, box=None, pad_edge=False)
     table.columns[0].no_wrap = True
     for stage in planned.stages:
@@ -146,7 +126,6 @@ def _plan_table(planned: "Plan", speed: "Speed") -> "Table":
             f"{cost.tokens / 1e6:,.3g}" if model else "",
             f"{cost.flops / 1e15:,.3g}" if model else "",
             f"{cost.memory / 2**30:.3g}{' (recomputing)' if cost.checkpointing else ''}" if model else "",
-            f"{cost.host / 2**30:,.0f}" if cost.host else "",
             f"{cost.disk / 2**30:,.1f}" if cost.disk else "",
             roughly(cost.seconds(speed)) if model and not stage.cached else "",
         )
@@ -158,9 +137,9 @@ def gc(
     delete: Annotated[bool, typer.Option("--delete", help="Remove them; without it, they are only listed.")] = False,
 ) -> None:
     """Find artifacts and unfinished work that no run refers to, and damaged ones in quarantine."""
-    from unmdpo.errors import UserError, printable
-    from unmdpo.pipeline.garbage import discard, quarantined, unreferenced
-    from unmdpo.pipeline.store import Store
+    from unmdpo.core.errors import UserError, printable
+    from unmdpo.store.garbage import discard, quarantined, unreferenced
+    from unmdpo.store.store import Store
 
     if not store.is_dir():
         raise UserError(f"{store}: there is no store here")
@@ -207,7 +186,7 @@ def scale(
         return
     from unmdpo.data import load_comparisons
     from unmdpo.data.domains import modal_domains
-    from unmdpo.pipeline.fitted import write_table
+    from unmdpo.results.scale import write_table
 
     fitted = opened(recipe, overrides, store).scale(name)
     if data is None:
@@ -222,7 +201,7 @@ def scale(
 
 
 def _check_scale(recipe: str, name: str, overrides: list[str] | None, store: Path) -> None:
-    from unmdpo.errors import UserError, did_you_mean
+    from unmdpo.core.errors import UserError, did_you_mean
     from unmdpo.scale.check import verdict
 
     run = opened(recipe, overrides, store)
@@ -248,7 +227,7 @@ def report(
     ] = None,
 ) -> None:
     """Write one HTML page about the finished stages of a run, or of several."""
-    from unmdpo.experiments.demo import truth_of
+    from unmdpo.lab.demo import truth_of
     from unmdpo.report import write_comparison, write_report
 
     run = opened(recipe, overrides, store)

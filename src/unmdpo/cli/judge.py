@@ -9,7 +9,7 @@ import typer
 from unmdpo.cli.audit import Config, Data, MaxBadRows, Revision, Source, StrictRows
 
 if TYPE_CHECKING:
-    from unmdpo.pipeline.judge import TrainedJudge
+    from unmdpo.stages.judge import TrainedJudge
 
 app = typer.Typer(help="Judges of your own.", no_args_is_help=True)
 
@@ -40,15 +40,15 @@ def train(
     strict: StrictRows = False,
 ) -> None:
     """Train a reward model on preference pairs, and measure it on prompts it has not seen."""
+    from unmdpo.core.errors import Stopped
     from unmdpo.data import DataRef
     from unmdpo.data.bad import limit_of
     from unmdpo.data.load import Reading
     from unmdpo.engine.settings import ModelSource
     from unmdpo.engine.training.reward import RewardSettings
-    from unmdpo.errors import Stopped
-    from unmdpo.pipeline.check import check_model
-    from unmdpo.pipeline.judge import train_judge
-    from unmdpo.pipeline.view import Lines
+    from unmdpo.execute.checks import check_model
+    from unmdpo.execute.progress import Lines
+    from unmdpo.stages.judge import train_judge
 
     base = ModelSource(path=model)
     check_model(base)
@@ -66,7 +66,7 @@ def train(
             report=lambda text: lines.progress("judge", text),
         )
     except (KeyboardInterrupt, Stopped) as error:
-        typer.secho("stopped; a judge is trained at once or not at all", err=True)
+        typer.secho("stopped; training a judge cannot be resumed", err=True)
         raise typer.Exit(128 + (error.signal if isinstance(error, Stopped) else signal.SIGINT)) from error
     _show(judge)
 
@@ -75,7 +75,7 @@ def _show(judge: "TrainedJudge") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    title = f"pairs of held-out prompts that are ordered as labelled; trained on {judge.trained_on:,}"
+    title = f"accuracy on held-out pairs; trained on {judge.trained_on:,}"
     table = Table("strength", "pairs", "judge", "longer is better", title=title, box=None, pad_edge=False)
     for name, found in judge.table.items():
         table.add_row(name, f"{found.pairs:,}", f"{100 * found.judge:.1f} %", f"{100 * found.length:.1f} %")

@@ -1,4 +1,4 @@
-"""`unmdpo demo` and `unmdpo lab`: experiments in a world with known truth."""
+"""`unmdpo demo` and `unmdpo lab`: a small world with known truth."""
 
 import shlex
 from dataclasses import replace
@@ -11,9 +11,9 @@ import typer
 from unmdpo.cli.run import Overrides, get_ready
 
 if TYPE_CHECKING:
-    from unmdpo.experiments.demo import ScaleCheck
+    from unmdpo.lab.demo import ScaleCheck
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Experiments in a world with known noise.")
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="A small world with known noise.")
 
 
 class Shape(Enum):
@@ -30,16 +30,16 @@ def demo(
 ) -> None:
     """Run the whole method in a small world with known truth: minutes on a laptop."""
     get_ready(jobs)
-    from unmdpo.cli.progress import shown_progress
     from unmdpo.cli.run import show_checks, show_summary
-    from unmdpo.errors import UserError
-    from unmdpo.experiments.demo import WORLD, check_scale, demo_recipe, truth_of
-    from unmdpo.pipeline.executors import execute
-    from unmdpo.pipeline.executors.local import default_jobs
-    from unmdpo.pipeline.run import open_run
-    from unmdpo.pipeline.stages.scales import SCALE_STAGE
-    from unmdpo.pipeline.store import Store
+    from unmdpo.core.errors import UserError
+    from unmdpo.execute import execute
+    from unmdpo.execute.board import shown_progress
+    from unmdpo.execute.local import default_jobs
+    from unmdpo.lab.demo import WORLD, check_scale, demo_recipe, truth_of
     from unmdpo.report import write_report
+    from unmdpo.results.run import open_run
+    from unmdpo.stages.scales import SCALE_STAGE
+    from unmdpo.store.store import Store
 
     try:
         recipe = demo_recipe(folder, replace(WORLD, prompts=prompts), overrides or [])
@@ -83,62 +83,9 @@ def _show_check(check: "ScaleCheck") -> None:
     console.print(table)
 
 
-@app.command("sweep")
-def sweep(
-    experiment: Annotated[
-        str | None,
-        typer.Argument(help="Such as noise, real, ceiling, worth or pilots; without a name, all are listed."),
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, each for its own world and training.")] = 3,
-    folder: Annotated[Path, typer.Option(help="Folder for runs, numbers and figures.")] = Path("unmdpo-lab"),
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs at once; default: one on each core, or eight on each GPU.")
-    ] = None,
-) -> None:
-    """Vary one knob of the world, with several seeds per setting, and plot the results."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from unmdpo.experiments.sweep import sweep as run_all
-    from unmdpo.experiments.table import EXPERIMENTS
-    from unmdpo.experiments.table import experiment as find
-    from unmdpo.pipeline.executors.local import default_jobs
-    from unmdpo.report.sweeps import write_sweep
-
-    if experiment is None:
-        for name, known in EXPERIMENTS.items():
-            typer.echo(f"{name:18}{known.question}")
-        return
-    chosen = find(experiment)
-    typer.echo(chosen.question)
-    table = Table(chosen.knob, "measure", "series", f"mean of {seeds} seeds", box=None, pad_edge=False)
-    results = []
-    done = run_all(
-        chosen, folder, range(seeds), jobs or default_jobs(), report=lambda text: typer.echo(text, err=True)
-    )
-    for result in done:
-        results.append(result)
-        estimate = result.estimate
-        cell = f"{estimate.value:.3f} \\[{estimate.low:.3f}, {estimate.high:.3f}]"
-        table.add_row(result.point.label, result.chart, result.series, cell)
-    Console().print(table)
-    for path in write_sweep(chosen, experiment, results, folder):
-        typer.echo(path)
-
-
-@app.command("build")
-def build(
-    out: Annotated[Path, typer.Argument(help="A folder that does not exist yet.")],
-    updates: Annotated[int, typer.Option(min=1, help="Training updates; the shipped model had 3,000.")] = 3000,
-) -> None:
-    """Train the lab's reference model again, from scratch."""
-    from unmdpo.errors import UserError
-    from unmdpo.experiments.reference import build as make
-
-    if out.exists():
-        raise UserError(f"{out}: already exists; name a new folder")
-    make(out, updates, lambda text: typer.echo(text, err=True))
-    typer.echo(f"model: {out}")
+@app.callback()
+def _group() -> None:
+    """One command, and still named."""
 
 
 @app.command("export")
@@ -152,7 +99,7 @@ def export(
     seed: int = 0,
 ) -> None:
     """Write the world's comparisons to a file for any loader or trainer."""
-    from unmdpo.errors import UserError
+    from unmdpo.core.errors import UserError
     from unmdpo.lab.shapes import write
     from unmdpo.lab.world import Knobs, World
 

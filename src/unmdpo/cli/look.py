@@ -10,7 +10,10 @@ import typer
 from unmdpo.cli.audit import Config, Data, Json, MaxBadRows, Revision, Source, StrictRows, check_target
 
 if TYPE_CHECKING:
-    from unmdpo.audit.look import Look
+    from collections.abc import Sequence
+
+    from unmdpo.audit.describe import Description, Tokens
+    from unmdpo.data.comparison import Comparison
     from unmdpo.data.load import DataRef, Reading
     from unmdpo.engine.settings import ModelSource
     from unmdpo.recipe.draft import Draft
@@ -41,7 +44,7 @@ def look(
     html: Annotated[Path | None, typer.Option("--html", help="Also write a page about it.")] = None,
     json_file: Json = None,
 ) -> None:
-    """Look at preference data before anything: what is in it, what may be wrong, and a recipe for it."""
+    """Inspect preference data: what is in it, what may be wrong, and a recipe for it."""
     from unmdpo.data.load import DataRef
 
     for path in (html, json_file):
@@ -54,11 +57,11 @@ def look(
     if seen.comparisons:
         typer.echo(f"\na recipe for it (`unmdpo init` writes it):\n\n{draft.text()}", nl=False)
     if html is not None:
-        from unmdpo.report.look import write_look
+        from unmdpo.report.data_page import write_data_page
 
-        typer.echo(f"written to {write_look(seen, facts(seen), draft.text(), html)}")
+        typer.echo(f"written to {write_data_page(seen, facts(seen), draft.text(), html)}")
     if json_file is not None:
-        from unmdpo.files import write_text
+        from unmdpo.core.files import write_text
 
         write_text(json_file, json.dumps(seen.to_dict(), indent=2, ensure_ascii=False) + "\n")
         typer.echo(f"written to {json_file}")
@@ -77,9 +80,9 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Write over a file that exists.")] = False,
 ) -> None:
     """Write a first recipe for preference data."""
+    from unmdpo.core.errors import UserError
+    from unmdpo.core.files import write_text
     from unmdpo.data.load import DataRef
-    from unmdpo.errors import UserError
-    from unmdpo.files import write_text
     from unmdpo.recipe import load_recipe
 
     check_target(out)
@@ -96,23 +99,25 @@ def init(
 
 
 def _reading(source: str, columns: list[str] | None, max_bad_rows: str, strict: bool = False) -> "Reading":
+    from unmdpo.core.errors import UserError, did_you_mean
     from unmdpo.data.bad import limit_of
     from unmdpo.data.columns import TARGETS
     from unmdpo.data.load import AUTO, Reading
-    from unmdpo.errors import UserError, did_you_mean
 
     named = [text.partition("=") for text in columns or []]
     for name, equals, path in named:
         if not (name and equals and path):
             raise UserError(f"--column should be what it holds and its name, such as prompt=task.text, not '{name}'")
         if source == AUTO and name not in TARGETS:
-            raise UserError(f"--column {name}={path}: rows are not read for '{name}'; {did_you_mean(name, TARGETS)}")
+            raise UserError(
+                f"--column {name}={path}: this source has no field '{name}'; {did_you_mean(name, TARGETS)}"
+            )
     mapped = {name: path for name, _, path in named}
     return Reading(source, columns=mapped, max_bad_rows=limit_of(max_bad_rows, strict=strict))
 
 
-def _seen(ref: "DataRef", reading: "Reading", model: str | None, against: list[str]) -> "tuple[Look, Draft]":
-    from unmdpo.audit.look import look as look_at
+def _seen(ref: "DataRef", reading: "Reading", model: str | None, against: list[str]) -> "tuple[Description, Draft]":
+    from unmdpo.audit.describe import describe as look_at
     from unmdpo.data.load import ALL
     from unmdpo.recipe.draft import LENGTHS, Draft, fitting_length
 
@@ -121,11 +126,9 @@ def _seen(ref: "DataRef", reading: "Reading", model: str | None, against: list[s
     longest: int | None = None
     chosen = _model(model) if model is not None else None
     if chosen is not None:
-        from unmdpo.pipeline.measure import facts_of, measure
-
-        seen.tokens, known = measure(chosen, sample), facts_of(chosen)
-        parameters = known.parameters
-        longest = fitting_length({most: seen.tokens.over(most) for most in LENGTHS}, known.context)
+        seen.tokens = _tokens(chosen, sample)
+        parameters, context = _size_and_context(chosen)
+        longest = fitting_length({most: seen.tokens.over(most) for most in LENGTHS}, context)
     draft = Draft(
         path=ref.path,
         source=seen.source,
@@ -154,13 +157,40 @@ def _model(name: str) -> "ModelSource":
     return ModelSource(path=name)
 
 
-def facts(seen: "Look") -> list[tuple[str, str]]:
+def _size_and_context(source: "ModelSource") -> tuple[int, int | None]:
+    """The model's parameters, and the most tokens it takes if that is known, from its configuration alone."""
+    import torch
+
+    from unmdpo.engine.models import longest_input
+    from unmdpo.engine.sharding import empty_model
+
+    shape = empty_model(source, torch.bfloat16)
+    return sum(parameter.numel() for parameter in shape.parameters()), longest_input(shape.config)
+
+
+def _tokens(source: "ModelSource", rows: "Sequence[Comparison]") -> "Tokens":
+    """What the model's tokenizer makes of some comparisons."""
+    from unmdpo.audit.describe import Spread, Tokens
+    from unmdpo.engine.text.encode import EncodedPairs, Encoder, longest
+
+    encoder = Encoder.of(source)
+    lengths = EncodedPairs.of(encoder.encode(rows)).lengths
+    return Tokens(
+        sampled=len(rows),
+        longest=longest(lengths),
+        prompt=Spread.of(lengths[:, 0].tolist()),
+        response=Spread.of(lengths[:, 1:].ravel().tolist()),
+        remarks=tuple(encoder.remarks()),
+    )
+
+
+def facts(seen: "Description") -> list[tuple[str, str]]:
     """What was seen, a line for each subject."""
     return [*_what(seen), *_texts(seen), *_doubts(seen), ("strength", seen.strength_means)]
 
 
-def _what(seen: "Look") -> list[tuple[str, str]]:
-    from unmdpo.audit.look import shares
+def _what(seen: "Description") -> list[tuple[str, str]]:
+    from unmdpo.audit.describe import shares
 
     columns = ", ".join(seen.columns)
     split = f", split '{seen.split}'" if seen.split else ", all splits"
@@ -186,8 +216,8 @@ def _what(seen: "Look") -> list[tuple[str, str]]:
     return lines
 
 
-def _texts(seen: "Look") -> list[tuple[str, str]]:
-    from unmdpo.audit.look import percent, shares
+def _texts(seen: "Description") -> list[tuple[str, str]]:
+    from unmdpo.audit.describe import percent, shares
 
     lengths = [
         f"{what} {spread.median:,} ({spread.high:,}, {spread.most:,})"
@@ -212,13 +242,13 @@ def _texts(seen: "Look") -> list[tuple[str, str]]:
     return lines
 
 
-def _doubts(seen: "Look") -> list[tuple[str, str]]:
-    from unmdpo.audit.look import percent
+def _doubts(seen: "Description") -> list[tuple[str, str]]:
+    from unmdpo.audit.describe import percent
 
     doubts = {
         "repeated": seen.repeated,
-        "pairs judged both ways": seen.contradicted,
-        "chosen equals rejected": seen.same_answer,
+        "conflicting labels": seen.contradicted,
+        "identical responses": seen.same_answer,
         "empty answers": seen.empty_answers,
         "prompts with a chat template's own marks": seen.markup,
     }

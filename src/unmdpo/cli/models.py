@@ -9,8 +9,8 @@ import typer
 from unmdpo.cli.run import HERE, Overrides, RecipeArgument, StoreOption, opened
 
 if TYPE_CHECKING:
-    from unmdpo.pipeline.run import Run
-    from unmdpo.pipeline.speaking import Speaker
+    from unmdpo.results.policy import LoadedPolicy
+    from unmdpo.results.run import Run
 
 PolicyArgument = Annotated[str, typer.Argument(help="A policy of the recipe, or one training of it (dpo@17).")]
 
@@ -20,9 +20,9 @@ def runs(store: StoreOption = HERE) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from unmdpo.errors import UserError, printable
-    from unmdpo.pipeline.listing import runs_of
-    from unmdpo.pipeline.store import Store
+    from unmdpo.core.errors import UserError, printable
+    from unmdpo.store.runs import runs_of
+    from unmdpo.store.store import Store
 
     if not store.is_dir():
         raise UserError(f"{store}: there is no store here")
@@ -34,7 +34,7 @@ def runs(store: StoreOption = HERE) -> None:
         begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.begun))
         table.add_row(printable(run.name), stages, begun, f"{run.size / 2**20:,.1f}")
     Console().print(table)
-    typer.echo(f"{len(found)} runs in {store}; what several share counts in each", err=True)
+    typer.echo(f"{len(found)} runs in {store}; shared files are counted in each run", err=True)
 
 
 def rm(
@@ -43,8 +43,8 @@ def rm(
     store: StoreOption = HERE,
 ) -> None:
     """Remove a run, with what no other run shares."""
-    from unmdpo.pipeline.listing import find_run, remove_run
-    from unmdpo.pipeline.store import Store
+    from unmdpo.store.runs import find_run, remove_run
+    from unmdpo.store.store import Store
 
     found = find_run(Store(store), run)
     if not yes:
@@ -66,7 +66,7 @@ def export(
 ) -> None:
     """Copy a policy to a folder for Transformers, vLLM or PEFT, with a model card."""
     from unmdpo.engine.folder import push as upload
-    from unmdpo.pipeline.exported import export_policy
+    from unmdpo.results.export import export_policy
 
     written = export_policy(opened(recipe, overrides, store), policy, folder, adapter=adapter, licence=licence)
     typer.echo(f"{policy}: {written}")
@@ -83,33 +83,33 @@ def chat(
     store: StoreOption = HERE,
 ) -> None:
     """Ask a policy anything, or two side by side. An empty line ends it; two start anew with each question."""
+    from unmdpo.core.errors import printable
     from unmdpo.data.identity import Message
-    from unmdpo.errors import printable
 
     run = opened(recipe, None, store)
-    speakers = {name: _speaker(run, name, tokens) for name in (policy, other) if name is not None}
+    policies = {name: _loaded(run, name, tokens) for name in (policy, other) if name is not None}
     said: list[Message] = []
     while True:
         asked = prompt if prompt is not None else _read()
         if not asked:
             return
-        said = [*(said if len(speakers) == 1 else []), Message("user", asked)]
-        for name, speaker in speakers.items():
-            (answer,) = speaker.answers([said])
+        said = [*(said if len(policies) == 1 else []), Message("user", asked)]
+        for name, loaded in policies.items():
+            (answer,) = loaded.answers([said])
             typer.echo(f"{name}: {printable(answer)}\n")
         said.append(Message("assistant", answer))
         if prompt is not None:
             return
 
 
-def _speaker(run: "Run", policy: str, tokens: int) -> "Speaker":
-    from unmdpo.catalog.objectives import INITIAL
-    from unmdpo.pipeline.speaking import Speaker
+def _loaded(run: "Run", policy: str, tokens: int) -> "LoadedPolicy":
+    from unmdpo.objectives.table import INITIAL
+    from unmdpo.results.policy import LoadedPolicy
 
     if policy == INITIAL:
-        return Speaker(run.initial, max_new_tokens=tokens)
+        return LoadedPolicy(run.initial, max_new_tokens=tokens)
     found = run.policy(policy)
-    return Speaker(run.initial, found, four_bit=found.four_bit, max_new_tokens=tokens)
+    return LoadedPolicy(run.initial, found, four_bit=found.four_bit, max_new_tokens=tokens)
 
 
 def _read() -> str:

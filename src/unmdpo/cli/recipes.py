@@ -69,7 +69,7 @@ def settings(
     from rich.markup import escape
     from rich.table import Table
 
-    from unmdpo.recipe import described
+    from unmdpo.recipe import settings_table as described
 
     if markdown:
         typer.echo(described.as_markdown(), nl=False)

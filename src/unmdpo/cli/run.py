@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unmdpo.forks import fork_server
+from unmdpo.core.processes import fork_server
 
 if TYPE_CHECKING:
-    from unmdpo.pipeline.run import Run
+    from unmdpo.results.run import Run
 
 RecipeArgument = Annotated[str, typer.Argument(help="A packaged name, a YAML file, or a run of the store.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="key.sub=value …")]
 StoreOption = Annotated[Path, typer.Option("--store", envvar="UNMDPO_STORE", help="Folder where artifacts are kept.")]
 HERE = Path("unmdpo-store")
 A_FEW = 6
+WORKERS = "unmdpo.execute.workers"  # imported by the server that workers are forked from
 
 
 class Executor(Enum):
@@ -35,9 +36,9 @@ def located(recipe: str, store: Path) -> tuple[str, Path]:
 def opened(
     recipe: str, overrides: list[str] | None, store: Path, *, planning: bool = False, rehash: bool = False
 ) -> "Run":
-    from unmdpo.pipeline.run import open_run
-    from unmdpo.pipeline.store import Store
     from unmdpo.recipe import load_recipe
+    from unmdpo.results.run import open_run
+    from unmdpo.store.store import Store
 
     recipe, store = located(recipe, store)
     return open_run(load_recipe(recipe, overrides or []), Store(store), planning=planning, rehash=rehash)
@@ -46,7 +47,7 @@ def opened(
 def get_ready(jobs: int | None) -> None:
     """Lets the server of workers import what stages need while this process does."""
     if jobs != 1 and "RANK" not in os.environ:
-        fork_server()
+        fork_server(WORKERS)
 
 
 def run(
@@ -77,13 +78,12 @@ def run(
     described = load_recipe(recipe, overrides or [])
     if executor is Executor.local:
         get_ready(jobs)
-    from unmdpo.cli.progress import Output, shown_progress
-    from unmdpo.pipeline.accounting import account
-    from unmdpo.pipeline.code import mixed
-    from unmdpo.pipeline.executors import execute
-    from unmdpo.pipeline.executors.local import default_jobs, most_ranks
-    from unmdpo.pipeline.run import open_run
-    from unmdpo.pipeline.store import Store
+    from unmdpo.execute import execute
+    from unmdpo.execute.board import Output, shown_progress
+    from unmdpo.execute.local import default_jobs, most_ranks
+    from unmdpo.execute.row_counts import count_rows
+    from unmdpo.results.run import open_run
+    from unmdpo.store.store import Store
 
     run = open_run(described, Store(store))
     output = Output.json if as_json else Output.quiet if quiet else Output.usual
@@ -100,22 +100,20 @@ def run(
     if int(os.environ.get("RANK", "0")) > 0:
         return  # the first rank speaks for all
     if as_json:
-        _tell_table(run)
+        _print_rows(run)
         return
     if run.summarized:
         show_summary(run)
     show_checks(run)
-    counted = account(run)
+    counted = count_rows(run)
     if counted is not None:
         typer.echo(f"data: {counted.line()}")
-    for line in mixed(run):
-        typer.echo(f"note: {line}")
     if not quiet:
         typer.echo(f"run: {run.folder}", err=True)
         _show_policies(run)
 
 
-def _tell_table(run: "Run") -> None:
+def _print_rows(run: "Run") -> None:
     """The last lines of JSON: a row of the table each, and where the run lies."""
     import json
 
@@ -137,10 +135,10 @@ def _show_policies(run: "Run") -> None:
 
 
 def show_checks(run: "Run") -> None:
-    """Whether the scales are real, and what judges are worth."""
+    """Whether the scales are real, and the accuracy of trained judges."""
     from unmdpo.scale.check import verdict
 
-    for line in run.judges_told:
+    for line in run.judge_lines:
         typer.echo(line)
     for name in run.recipe.scales:
         found = run.check(name)
@@ -151,7 +149,7 @@ def show_checks(run: "Run") -> None:
 def show_summary(run: "Run") -> None:
     from rich.console import Console
 
-    from unmdpo.pipeline.told import remarks, tables_of
+    from unmdpo.results.tables import remarks, tables_of
 
     console = Console()
     for panel, report in run.summary.items():
@@ -168,7 +166,7 @@ def show_outcomes(title: str, outcomes: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from unmdpo.pipeline.told import chance
+    from unmdpo.results.tables import chance
 
     table = Table("policy", "win %", "equal\nlength", "ΔR", "L/L_D", title=title, box=None, pad_edge=False)
     corrected = all("holm_win_rate" in outcome for outcome in outcomes.values())

@@ -1,14 +1,13 @@
-"""`unmdpo theory`: the paper's theory to play with. Every command has an example, and can draw a picture."""
+"""`unmdpo theory`: the paper's theory, to play with. Every command has an example as its default."""
 
 import re
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from unmdpo.errors import UserError
+from unmdpo.core.errors import UserError
 
 if TYPE_CHECKING:
     from unmdpo.stats.identification import ComparisonGraph
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
 app = typer.Typer(help="The paper's theory, to play with.", no_args_is_help=True)
 
 T = TypeVar("T")
-Picture = Annotated[Path | None, typer.Option("--svg", help="Also draw a picture to this file.")]
 EDGE = re.compile(r"([^>:]+)>([^>:]+):(-?[0-9.]+(?:e-?[0-9]+)?)")
 CYCLE = ["A>B:1", "B>C:1", "A>C:3"]
 
@@ -27,13 +25,11 @@ def identify(
         list[str] | None, typer.Argument(help="As A>B:2, A preferred to B with margin τ·m(k) = 2.", metavar="[A>B:C]…")
     ] = None,
     q: Annotated[float, typer.Option(min=1e-3, max=1e3, help="The true scale.")] = 1.5,
-    svg: Picture = None,
 ) -> None:
     """Do known margins identify a prompt's scale? (Theorem 4.1: if they do not cancel around some cycle.)
 
     The responses' rewards are 0, 1, 2, …, in the order of their names from the last. Try A>B:1 B>C:1 A>C:2.
     """
-    from unmdpo.report.charts import network
     from unmdpo.stats.identification import equal_score_twin, kappa, recover, witness_cycle, wr_scores
 
     names, graph = _graph(comparisons or CYCLE)
@@ -44,9 +40,9 @@ def identify(
     cycle = witness_cycle(graph)
     if cycle is None:
         twin, scale = equal_score_twin(graph, rewards, q, 2.0)
-        told = ", ".join(f"{name} {reward:g}" for name, reward in zip(names, twin, strict=True))
+        twins = ", ".join(f"{name} {reward:g}" for name, reward in zip(names, twin, strict=True))
         typer.echo(
-            f"not identified: margins cancel around every cycle. The same scores come of q = {scale:g} with {told}"
+            f"not identified: margins cancel around every cycle. The same scores come from q = {scale:g} with {twins}"
         )
     else:
         walked = " and ".join(f"{names[graph.winners[e]]}>{names[graph.losers[e]]}" for e in cycle.edges)
@@ -55,9 +51,6 @@ def identify(
             f"identified, κ = {kappa(graph):.4f}: around {walked} margins sum to {cycle.margin_sum:g}, not to 0"
         )
         typer.echo(f"from the scores alone: q = {found.scale:.6g}")
-    bold = () if cycle is None else cycle.edges
-    edges = [(int(a), int(b), f"{c:g}") for a, b, c in zip(graph.winners, graph.losers, graph.margins, strict=True)]
-    _draw(svg, lambda: network(names, edges, bold, "comparisons and their margins"))
 
 
 @app.command()
@@ -66,10 +59,8 @@ def length(
     first: Annotated[float, typer.Option(help="How much lengths vary at the first prompt: δ₁ below 1.")] = 0.8,
     second: Annotated[float, typer.Option(help="And at the second: 0 < δ₂ < δ₁.")] = 0.2,
     penalty: Annotated[float, typer.Option(min=0, max=1e6, help="λ_q.")] = 0.01,
-    svg: Picture = None,
 ) -> None:
     """Prompts that differ only in how much their responses' lengths vary get different scales (Proposition 4.2)."""
-    from unmdpo.report.charts import curves
     from unmdpo.stats.length import LengthProblem
 
     problem = _made(lambda: LengthProblem(margin, (first, second), (-1.0, 1.0), (0.5, 0.5), penalty))
@@ -78,12 +69,6 @@ def length(
         f"fitted to whole responses: q = {fitted.first:.4f} and {fitted.second:.4f}, a factor of {fitted.ratio:.4f}"
     )
     typer.echo("fitted to length-normalized ones: q = 1 and 1")
-    places = [place / 50 * 0.6931 for place in range(-50, 51)]
-    series = {
-        "whole responses": [(s, problem.objective(s)) for s in places],
-        "length-normalized": [(s, problem.objective(s, normalized=True)) for s in places],
-    }
-    _draw(svg, lambda: curves(series, "what scale fitting minimizes", "log q₁ = −log q₂", "loss", 0.3))
 
 
 @app.command()
@@ -91,10 +76,8 @@ def ordinal(
     q: Annotated[float, typer.Option(min=1e-3, max=1e3, help="The prompt's scale.")] = 1.0,
     gap: Annotated[float, typer.Option(min=-1e3, max=1e3, help="The reward gap Δ.")] = 1.0,
     cutpoints: Annotated[str, typer.Option(help="Increasing, separated by commas.")] = "-2,-1,1,2",
-    svg: Picture = None,
 ) -> None:
     """How votes fall into ordered categories in the exact model: Δ + q·noise between cutpoints (the appendix)."""
-    from unmdpo.report.charts import curves
     from unmdpo.stats.ordinal import category_probabilities
 
     cuts = _made(lambda: [float(cut) for cut in cutpoints.split(",")])
@@ -103,23 +86,15 @@ def ordinal(
     names = [f"from {low} to {high}" for low, high in pairwise(edges)]
     for name, chance in zip(names, chances, strict=True):
         typer.echo(f"{name}: {100 * chance:.2f} %")
-    gaps = [place / 20 * (max(map(abs, cuts)) + 3 * q) for place in range(-20, 21)]
-    rows = [category_probabilities(one, q, cuts) for one in gaps]
-    series = {
-        name: [(x, float(row[place])) for x, row in zip(gaps, rows, strict=True)] for place, name in enumerate(names)
-    }
-    _draw(svg, lambda: curves(series, "chance of each category", "reward gap Δ", "chance", 0.14 * len(names)))
 
 
 @app.command()
 def centering(
     residual: Annotated[float, typer.Option(min=-1e3, max=1e3, help="d, the same at both prompts.")] = 0.6,
     penalty: Annotated[float, typer.Option(min=0, max=1e3, help="λ_q.")] = 0.01,
-    svg: Picture = None,
 ) -> None:
     """Two prompts with the same residual may drift apart under the centered map: centering is not identification."""
-    from unmdpo.report.charts import curves
-    from unmdpo.stats.centering import curvature, drift, objective, splitting_residuals
+    from unmdpo.stats.centering import curvature, drift, splitting_residuals
 
     bend = curvature(residual, penalty)
     if bend < 0:
@@ -128,14 +103,8 @@ def centering(
     else:
         typer.echo(f"J″(0) = {bend:.4f}, not below 0: q = 1 for both is a local minimum")
     split = splitting_residuals(penalty)
-    told = "at no residual" if split is None else f"at residuals between {split[0]:.4f} and {split[1]:.4f}"
-    typer.echo(f"with λ_q = {penalty:g} equal prompts drift apart {told}")
-    places = [place / 25 for place in range(-50, 51)]
-    series = {
-        f"d = {d:g}": [(t, objective(t, d, penalty) - objective(0.0, d, penalty)) for t in places]
-        for d in dict.fromkeys((residual, 2.0))
-    }
-    _draw(svg, lambda: curves(series, "J of two equal prompts", "t = log q₁ = −log q₂", "J(t) − J(0)", 0.3))
+    where = "at no residual" if split is None else f"at residuals between {split[0]:.4f} and {split[1]:.4f}"
+    typer.echo(f"with λ_q = {penalty:g} equal prompts drift apart {where}")
 
 
 def _graph(comparisons: list[str]) -> "tuple[list[str], ComparisonGraph]":
@@ -166,13 +135,3 @@ def _made(make: Callable[[], T]) -> T:
         return make()
     except ValueError as error:
         raise UserError(str(error)) from error
-
-
-def _draw(path: Path | None, drawn: Callable[[], str]) -> None:
-    if path is None:
-        return
-    from unmdpo.files import write_text
-    from unmdpo.report.charts import standalone
-
-    write_text(path, standalone(drawn()))
-    typer.echo(f"picture: {path}")

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from unmdpo.data.files import read_strictly
+from unmdpo.core.errors import DataError, UserError
+from unmdpo.core.files import write_text
+from unmdpo.data.readers.files import read_strictly
 from unmdpo.data.rows import Row
-from unmdpo.errors import DataError, UserError
-from unmdpo.files import write_text
 
 Floats = NDArray[np.float64]
 

@@ -1,4 +1,4 @@
-"""Rows that cannot be read: all of them are found before anything is said, and a few may be skipped."""
+"""Rows that cannot be read: all of them are collected before anything is reported, and a few may be skipped."""
 
 import math
 import re
@@ -11,15 +11,15 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, Field, TypeAdapter
 
+from unmdpo.core.errors import DataError, UnmdpoWarning, UserError, printable
+from unmdpo.core.files import write_lines
 from unmdpo.data.comparison import Origin
 from unmdpo.data.rows import LeftOut
-from unmdpo.errors import DataError, UnmdpoWarning, UserError, printable
-from unmdpo.files import write_lines
 
 EXAMPLES = 3  # rows named for each kind of problem
 KINDS = 8  # kinds named
 A_FEW = 0.01
-ADVICE = "mend the data, or raise the limit (data.max_bad_rows in a recipe, --max-bad-rows for a command)"
+ADVICE = "fix the data, or raise the limit (data.max_bad_rows in a recipe, --max-bad-rows for a command)"
 Item = TypeVar("Item")
 Parsed = TypeVar("Parsed")
 

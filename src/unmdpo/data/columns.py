@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from unmdpo.core.errors import did_you_mean
 from unmdpo.data.rows import Row
 from unmdpo.data.strength import DIFFERENCES, RATINGS, STRENGTH_COLUMNS
-from unmdpo.errors import did_you_mean
 
 GRADES = {*STRENGTH_COLUMNS, "margin", RATINGS, *(name for pair in DIFFERENCES for name in pair)}
 

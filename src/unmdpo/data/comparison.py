@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+from unmdpo.core.errors import DataError
 from unmdpo.data.identity import Prompt, prompt_hash
-from unmdpo.errors import DataError
 
 BOTH_BAD = "both bad"
 

@@ -17,10 +17,10 @@ class Message(NamedTuple):
 
 
 Prompt = tuple[Message, ...]
-Asked = str | Sequence[Message | Mapping[str, str]]  # a question, or a conversation: messages, or dictionaries
+PromptLike = str | Sequence[Message | Mapping[str, str]]  # a question, or a conversation: messages, or dictionaries
 
 
-def prompt_asked(asked: Asked) -> Prompt:
+def as_prompt(asked: PromptLike) -> Prompt:
     """A prompt as people write it."""
     if isinstance(asked, str):
         return (Message("user", asked),)

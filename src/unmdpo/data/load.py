@@ -13,17 +13,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from unmdpo.core.errors import DataError, UnmdpoWarning, UserError, did_you_mean
+from unmdpo.core.files import expanded
 from unmdpo.data.bad import A_FEW, BadRows, Enough
 from unmdpo.data.columns import check_paths, renamed
 from unmdpo.data.comparison import Comparisons, Origin
-from unmdpo.data.files import READERS, data_files, files_of_no_split, is_data, read_file, split_named
+from unmdpo.data.readers.files import READERS, data_files, files_of_no_split, is_data, read_file, split_named
 from unmdpo.data.rows import Row
 from unmdpo.data.sources import SOURCES, Source, SourceSettings, detect
 from unmdpo.data.sources.base import HubData
 from unmdpo.data.strength import StrengthRule
 from unmdpo.data.table import ComparisonTable, Spool, with_strengths
-from unmdpo.errors import DataError, UnmdpoWarning, UserError, did_you_mean
-from unmdpo.files import expanded
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 AUTO, ALL = "auto", "all"  # a source to be recognized; every split
@@ -143,9 +143,9 @@ def open_source(ref: DataRef, reading: Reading, bad: BadRows) -> Opened:
     name = reading.source if reading.source != AUTO else recognize(ref, reading.columns)
     if name not in SOURCES:
         raise UserError(f"unknown source '{name}'; {did_you_mean(name, SOURCES)}")
-    source = SOURCES[name](reading.settings)
+    source = SOURCES[name].configured(reading.settings)
     if ref.local is not None and ref.local.is_dir():
-        _tell_left_files(ref, source)
+        _warn_of_left_files(ref, source)
     rows = read_rows(ref, bad, source)
     rows = _of_split(rows, _split_column(ref, source), ref.split, None if source.split_column else bad)
     if reading.columns:
@@ -165,7 +165,7 @@ def _split_column(ref: DataRef, source: Source) -> str | None:
     return None
 
 
-def _tell_left_files(ref: DataRef, source: Source) -> None:
+def _warn_of_left_files(ref: DataRef, source: Source) -> None:
     assert ref.local is not None
     left = files_of_no_split(_part(ref.local, ref, source)) if ref.split == "train" else []
     if left:
@@ -194,7 +194,7 @@ def recognize(ref: DataRef, columns: Mapping[str, str] | None = None) -> str:
 
 
 def first_rows(ref: DataRef, bad: BadRows | None = None, source: Source | None = None) -> list[Row]:
-    """Some rows of the split, or of whatever there is, where a column tells splits apart."""
+    """Some rows of the split, or of whatever there is, where a column names the split of each row."""
     bad = bad or BadRows()
     bad.most = LOOKED_AT
     try:
@@ -255,17 +255,17 @@ def _part(folder: Path, ref: DataRef, source: Source | None) -> Path:
     return next((part for part in parts if part.is_dir()), folder)
 
 
-def _of_split(rows: Iterator[Row], column: str | None, split: str | None, told: BadRows | None) -> Iterator[Row]:
-    """Only the rows of `split`, if a column names each row's. Rows without a name are for training; `told` counts
+def _of_split(rows: Iterator[Row], column: str | None, split: str | None, counted: BadRows | None) -> Iterator[Row]:
+    """Only the rows of `split`, if a column names each row's. Rows without a name are for training; `counted` counts
     those of other splits, unless the source is known to hold several."""
     for row in rows:
         word = row.values.get(column) if column is not None else None
         names = (split_named(word) or (word, word)) if isinstance(word, str) else ("train", "train")
-        if split is None or column is None or split in names or (column not in row.values and told is None):
+        if split is None or column is None or split in names or (column not in row.values and counted is None):
             yield row
-        elif told is not None:
-            told.read += 1
-            told.left_out[f"they are of the split '{names[0]}'"] += 1
+        elif counted is not None:
+            counted.read += 1
+            counted.left_out[f"they are of the split '{names[0]}'"] += 1
 
 
 def hub_rows(

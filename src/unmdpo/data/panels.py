@@ -6,11 +6,11 @@ import random
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-from unmdpo.data.files import read_strictly
+from unmdpo.core.errors import UserError
+from unmdpo.core.settings import PanelSize
 from unmdpo.data.identity import Prompt, prompt_hash
+from unmdpo.data.readers.files import read_strictly
 from unmdpo.data.rows import Row
-from unmdpo.errors import UserError
-from unmdpo.settings import PanelSize
 
 PROMPTS, DOMAINS = ("prompt", "instruction"), ("domain", "dataset")  # the second of each is AlpacaEval's
 ANSWERS = ("text", "output", "response")  # the second is AlpacaEval's

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from unmdpo.core.errors import DataError, did_you_mean
 from unmdpo.data.comparison import Origin
 from unmdpo.data.identity import Message, Prompt
-from unmdpo.errors import DataError, did_you_mean
 
 ROLES = ("system", "user", "assistant")
 OTHER_ROLES = {  # as ShareGPT, OpenAssistant, Gemini and others call them
@@ -59,7 +59,7 @@ class Row:
         return self.encodable(column, value)
 
     def optional_text(self, column: str) -> str:
-        """Text, or nothing; a number stands for itself, as domains may be numbered."""
+        """Text, or nothing; a number becomes text, as domains may be numbered."""
         value = self.values.get(column)
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
@@ -110,7 +110,7 @@ class Row:
         return value
 
     def conversation(self, column: str) -> Prompt:
-        """A list of messages, or a string that stands for one user turn."""
+        """A list of messages, or a string for one user turn."""
         value = self.value(column)
         if isinstance(value, str):
             return (Message("user", self.encodable(column, value)),)
@@ -195,7 +195,7 @@ class Row:
 
 
 class LeftOut(DataError):
-    """A good row that holds no comparison, such as one that nobody voted on: counted, but nothing to mend."""
+    """A good row that holds no comparison, such as one that nobody voted on: counted, but nothing to fix."""
 
 
 def _is_message(item: object) -> bool:

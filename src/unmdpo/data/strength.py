@@ -8,14 +8,14 @@ import random
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, pairwise
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
+from unmdpo.core.errors import UnmdpoWarning, did_you_mean
+from unmdpo.core.settings import Nonnegative, Strict, Thresholds
 from unmdpo.data.rows import Row
-from unmdpo.errors import UnmdpoWarning, did_you_mean
-from unmdpo.settings import Nonnegative, Strict, Thresholds
 
 STRENGTH_COLUMNS = ("strength", "preference_strength")
 MOST_PAIRS = 10_000  # of one prompt
@@ -100,8 +100,6 @@ class PairRule(Strict):
     Two responses whose scores differ by less than `min_gap`, or not at all, are a tie. Of more than `most` pairs so
     many are drawn: pairs grow with the square of the responses, and one prompt should not be the whole data.
     """
-
-    later: ClassVar = frozenset({"most"})
 
     pairs: Literal["all", "neighbours"] = Field("all", description="every pair, or neighbours in the order of scores")
     min_gap: Nonnegative = Field(0.0, description="smaller differences of scores are ties")

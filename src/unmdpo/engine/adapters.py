@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from unmdpo.core.errors import UserError
 from unmdpo.engine.models import decoder_layers
 from unmdpo.engine.ranks import Ranks
 from unmdpo.engine.settings import AdapterSettings
-from unmdpo.errors import UserError
 
 if TYPE_CHECKING:
     from peft import PeftModel as PeftModel

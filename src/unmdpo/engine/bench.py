@@ -15,7 +15,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from unmdpo.engine.adapters import add_lora
 from unmdpo.engine.cost import estimate, forward_flops, matrix_rate, microbatch_tokens, spare_memory, training_passes
 from unmdpo.engine.models import compute_dtype, load_model
-from unmdpo.engine.pairs.encode import EncodedPair, EncodedPairs, Tokens
 from unmdpo.engine.pairs.packing import PackedBatch
 from unmdpo.engine.pairs.proof import prove
 from unmdpo.engine.pairs.score import score
@@ -31,6 +30,7 @@ from unmdpo.engine.settings import (
 )
 from unmdpo.engine.shapes import SHAPES, pair_lengths
 from unmdpo.engine.tally import Report
+from unmdpo.engine.text.encode import EncodedPair, EncodedPairs, Tokens
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.trainer import Trainer
 
@@ -51,9 +51,9 @@ class BenchSettings:
     compile: bool = True  # compile layers, on a GPU
 
 
-def bench(settings: BenchSettings, told: Report = lambda text: None) -> Iterator[dict[str, Any]]:
-    """Yields one line for the proof, one for scoring and one for training; what it is at is `told`."""
-    told(f"making the model {settings.model}")
+def bench(settings: BenchSettings, report: Report = lambda text: None) -> Iterator[dict[str, Any]]:
+    """Yields one line for the proof, one for scoring and one for training; `report` says what it is doing."""
+    report(f"making the model {settings.model}")
     scorer = PairScorer(_model(settings))
     compute = ComputeSettings(
         token_budget=settings.token_budget,
@@ -61,7 +61,7 @@ def bench(settings: BenchSettings, told: Report = lambda text: None) -> Iterator
         activation_checkpointing=settings.checkpointing,
     )
     spare_memory(scorer, compute)
-    told("proving that packed pairs give what single ones give")
+    report("proving that packed pairs give what single ones give")
     pairs = random_pairs(settings, scorer.model.config.get_text_config().vocab_size)
     started = time.perf_counter()
     proof = asdict(prove(scorer, pairs))
@@ -69,12 +69,12 @@ def bench(settings: BenchSettings, told: Report = lambda text: None) -> Iterator
     if scorer.device.type == "cuda" and settings.compile:
         compile_layers(scorer)
     measure = partial(_line, settings, scorer, pairs)
-    told("compiling, and scoring twice")
+    report("compiling, and scoring twice")
     warm_up = timed(lambda: _compile_every_shape(scorer, pairs, settings), scorer.device)
     reference = score(scorer, pairs, settings.token_budget)  # also a warm-up, like the first update below
     seconds = timed(lambda: score(scorer, pairs, settings.token_budget), scorer.device)
     yield measure("score", [seconds], passes=1.0)
-    told(f"training: one update to warm up, and {settings.updates} to time")
+    report(f"training: one update to warm up, and {settings.updates} to time")
     data = TrainingData(pairs, torch.ones(len(pairs)), reference=reference, scale=torch.ones(len(pairs)))
     trainer = Trainer(
         scorer,
@@ -90,7 +90,7 @@ def bench(settings: BenchSettings, told: Report = lambda text: None) -> Iterator
     each = []
     for update in range(settings.updates):
         each.append(timed(trainer.step, scorer.device))
-        told(f"update {update + 1} of {settings.updates}: {each[-1]:.1f} s")
+        report(f"update {update + 1} of {settings.updates}: {each[-1]:.1f} s")
     line = measure("train", each, passes=training_passes(scorer.model, trainer.rule.adaptive))
     yield line | {"update_0_largest_log_ratio": round(largest, 4), "warm_up_s": round(warm_up, 1)}
 

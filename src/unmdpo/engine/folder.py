@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from unmdpo.core.errors import UserError
+from unmdpo.core.files import replacing, sha256
 from unmdpo.engine.adapters import save_adapter, whole
 from unmdpo.engine.models import compute_dtype
 from unmdpo.engine.ranks import Ranks, local_device
-from unmdpo.errors import UserError
-from unmdpo.files import replacing, sha256
 
 if TYPE_CHECKING:
     from unmdpo.engine.adapters import PeftModel

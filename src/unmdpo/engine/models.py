@@ -21,12 +21,12 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from unmdpo.engine.intact import AGAIN, check_files, check_hub_weights
+from unmdpo.core.errors import UnmdpoWarning, UserError
+from unmdpo.engine.model_files import AGAIN, check_files, check_hub_weights
 from unmdpo.engine.settings import ModelSource
-from unmdpo.errors import UnmdpoWarning, UserError
 
 SHOWN = 4  # names in a message
-MOST = {"num_hidden_layers": 10_000, "hidden_size": 1_000_000, "vocab_size": 100_000_000}
+LARGEST_SIZES = {"num_hidden_layers": 10_000, "hidden_size": 1_000_000, "vocab_size": 100_000_000}
 BUFFERS = re.compile(r"(masked_bias|inv_freq|attn\.bias)$")  # that older files hold, and nobody reads
 
 
@@ -90,8 +90,8 @@ def load_in_four_bits(source: ModelSource, *, device: torch.device) -> PreTraine
 
 def read_weights(kind: Any, source: ModelSource, *, new: Collection[str] = (), **more: Any) -> PreTrainedModel:
     """`kind.from_pretrained`, but all weights of the model must come from the files, and all layers of the files be
-    used: Transformers draws missing weights at random and goes on. Others that nobody needs, such as another head, are
-    told of. Layers that are `new` may be missing, to be trained."""
+    used: Transformers draws missing weights at random and goes on. Unused ones, such as another head, are only
+    warned of. Layers that are `new` may be missing, to be trained."""
     check_files(source)
     check_shards(Path(source.path))
     if source.gguf_file is None:
@@ -104,7 +104,7 @@ def read_weights(kind: Any, source: ModelSource, *, new: Collection[str] = (), *
     unused = [name for name in info["unexpected_keys"] if not BUFFERS.search(name)]
     missing = [name for name in info["missing_keys"] if name.rpartition(".")[0] not in new]
     layers = [name for name in unused if re.search(r"\.\d+\.", name)]
-    told = [
+    problems = [
         f"{what} {_some(names)}"
         for what, names in (
             ("it lacks", missing),
@@ -113,9 +113,9 @@ def read_weights(kind: Any, source: ModelSource, *, new: Collection[str] = (), *
         )
         if names
     ]
-    if told:
+    if problems:
         raise UserError(
-            f"the weights of '{source.path}' do not fit {type(model).__name__}: {'; '.join(told)}. "
+            f"the weights of '{source.path}' do not fit {type(model).__name__}: {'; '.join(problems)}. "
             "Check that config.json belongs to these weights, and that none of their files is missing"
         )
     if unused and not new:
@@ -257,7 +257,7 @@ def _first_line(error: Exception) -> str:
 def _check_size(config: PreTrainedConfig, source: ModelSource) -> None:
     """Some configurations describe models that nobody could hold, and would be built for hours."""
     config = config.get_text_config()
-    for name, most in MOST.items():
+    for name, most in LARGEST_SIZES.items():
         value = getattr(config, name, None)
         if isinstance(value, int) and not 0 < value <= most:
             raise UserError(f"the configuration of '{source.path}' says {name}: {value}, which cannot be; {AGAIN}")

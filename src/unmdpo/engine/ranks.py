@@ -1,8 +1,8 @@
 """Several processes as one: which rank does which microbatch, and how ranks agree.
 
 Every rank knows the whole global batch and its packing, takes every n-th microbatch, and after a sum over the ranks
-has the same numbers as the others. So batch statistics, adaptive objectives and scales beside the policy need no extra
-code for several ranks.
+has the same numbers as the others. So batch statistics, adaptive objectives and scales trained with the
+policy need no extra code for several ranks.
 """
 
 import contextlib

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from unmdpo.catalog.objectives import OBJECTIVES, Objective
-from unmdpo.errors import UserError, did_you_mean
-from unmdpo.settings import SEED, Count, Nonnegative, Place, Positive, Seed, Share, Shares, Strict
+from unmdpo.core.errors import UserError, did_you_mean
+from unmdpo.core.settings import SEED, Count, Nonnegative, Place, Positive, Seed, Share, Shares, Strict
+from unmdpo.objectives.table import OBJECTIVES, Objective
 
 Rate = Annotated[float, Field(gt=0, le=1000)]
 Ranks = Annotated[int, Field(ge=1, le=4096)]
@@ -52,8 +52,6 @@ class ModelSource(Strict):
 
 class AdapterSettings(Strict):
     """Train a LoRA adapter instead of all weights."""
-
-    later: ClassVar = frozenset({"layers"})
 
     rank: Annotated[int, Field(ge=1, le=65_536)] = Field(64, description="of the matrices beside each weight")
     alpha: Count | None = Field(None, description="default: 2·rank")
@@ -109,8 +107,6 @@ class TrainingOverrides(Budget):
 
 class TrainingSettings(DefaultBudget):
     """Training settings, with the paper's values as defaults ("Policy training and baseline settings")."""
-
-    later: ClassVar = frozenset({"patience"})
 
     batch: Count = Field(128, description="pairs in a global batch")
     learning_rate: Rate = Field(1e-6, description="the paper's, for 1B; 5e-5 suits 135M")

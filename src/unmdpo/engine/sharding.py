@@ -17,12 +17,12 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
+from unmdpo.core.errors import UserError
 from unmdpo.engine.adapters import BASE, attach
 from unmdpo.engine.models import check_finite, compute_dtype, decoder_layers, explaining, load_model, read_weights
 from unmdpo.engine.ranks import Ranks, local_device
 from unmdpo.engine.settings import ModelSource
 from unmdpo.engine.training.optimizer import own
-from unmdpo.errors import UserError
 
 if TYPE_CHECKING:
     from unmdpo.engine.pairs.scorer import PairScorer

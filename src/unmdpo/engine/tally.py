@@ -1,4 +1,4 @@
-"""How far a loop is, told now and then."""
+"""Reports how far a loop is, now and then."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -10,7 +10,7 @@ SECONDS = 1.0  # between two reports
 
 
 class Tally:
-    """Tells `1,200/8,000 pairs scored`, at most once a second."""
+    """Reports `1,200/8,000 pairs scored`, at most once a second."""
 
     def __init__(self, report: Report | None, total: int, what: str) -> None:
         self.report, self.total, self.what = report, total, what

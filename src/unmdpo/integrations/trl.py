@@ -13,12 +13,12 @@ import torch
 from packaging.version import Version
 from torch import Tensor
 
+from unmdpo.core.errors import UserError
 from unmdpo.data import Comparison, SourceSettings, StrengthRule
 from unmdpo.data.bad import BadRows
 from unmdpo.data.comparison import Origin
 from unmdpo.data.rows import Row
 from unmdpo.data.sources import SOURCES
-from unmdpo.errors import UserError
 from unmdpo.objectives import OBJECTIVES, Objective, PairLogps, beta_ln_from_lengths
 
 try:
@@ -30,7 +30,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from unmdpo.pipeline.fitted import FittedScale
+    from unmdpo.results.scale import FittedScale
 
 OLDEST, NEXT = Version("1.16"), Version("2.0")
 MARGIN, SCALE = "margin", "scale"
@@ -71,7 +71,7 @@ def add_margin_and_scale(
 
 
 def _comparisons(dataset: "Dataset", rule: StrengthRule) -> list[Comparison]:
-    source = SOURCES["preference"](SourceSettings(strength=rule))
+    source = SOURCES["preference"].configured(SourceSettings(strength=rule))
     rows = (Row(values, Origin("dataset", place + 1)) for place, values in enumerate(dataset))
     bad = BadRows(0)
     comparisons = source.all_of(bad.counted(rows), bad)

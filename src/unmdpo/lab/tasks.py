@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from unmdpo.errors import UserError
+from unmdpo.core.errors import UserError
 
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 NOUNS = {"cat": "cats", "dog": "dogs", "box": "boxes", "fox": "foxes", "baby": "babies", "city": "cities",
@@ -79,13 +79,13 @@ def read(text: str) -> tuple[Task, bool]:
     for wording in (*VAGUE, *PLAIN):
         before, _, after = wording.partition("{}")
         if text.startswith(before) and text.endswith(after):
-            task = _understood(text[len(before) : len(text) - len(after)])
+            task = _explained(text[len(before) : len(text) - len(after)])
             if task is not None:
                 return task, wording in VAGUE
     raise UserError(f"this is not one of the lab's prompts: {text!r}")
 
 
-def _understood(instruction: str) -> Task | None:
+def _explained(instruction: str) -> Task | None:
     """The task an instruction states, or None."""
     for start, (domain, answer) in READERS.items():
         words = instruction.removeprefix(start).split()

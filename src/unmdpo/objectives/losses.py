@@ -11,8 +11,8 @@ from scipy.special import entr, expit
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from unmdpo.core.margins import StrengthMap, advantage_only, whole_residual
 from unmdpo.objectives.pairs import PairLogps, wide
-from unmdpo.placement import StrengthMap, advantage_only, whole_residual
 
 Levels = tuple[float, ...] | None
 

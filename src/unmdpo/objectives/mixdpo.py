@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
-from unmdpo.adamw import Moments, adamw, clipped
+from unmdpo.core.adamw import Moments, adamw, clipped
 from unmdpo.objectives.pairs import PairLogps
 from unmdpo.objectives.random_state import drawn, new_generator
 

@@ -5,11 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from unmdpo.catalog.endpoints import Endpoint, Vllm
-from unmdpo.catalog.judges import AnyJudge, JudgeSettings
-from unmdpo.catalog.objectives import INITIAL
-from unmdpo.engine.settings import MAX_NEW_TOKENS, ModelSource
-from unmdpo.settings import (
+from unmdpo.core.settings import (
     Count,
     Name,
     Nonnegative,
@@ -23,6 +19,10 @@ from unmdpo.settings import (
     chosen_from,
     names_only,
 )
+from unmdpo.engine.inference.endpoints import Endpoint, Vllm
+from unmdpo.engine.inference.judges import AnyJudge, JudgeSettings
+from unmdpo.engine.settings import MAX_NEW_TOKENS, ModelSource
+from unmdpo.objectives.table import INITIAL
 
 
 def _who(values: Mapping[str, Any]) -> type[Strict]:
@@ -87,7 +87,7 @@ class EvaluationRecipe(Strict):
         "or the `path` of a model that was trained elsewhere",
         json_schema_extra=names_only,
     )
-    selected_among: list[Name] = Field([], description="the policies of which one is selected; default: all")
+    selected_among: list[Name] = Field([], description="select one of these policies; default: of all")
     opponents: list[Name] = Field([], description="further policies that all others are compared with")
     seeds: Seeds = Field((), description="for every policy without seeds of its own")
     published: dict[Name, dict[Name, PublishedRecipe]] = Field(

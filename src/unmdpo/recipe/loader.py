@@ -10,10 +10,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from unmdpo.errors import UserError, did_you_mean
-from unmdpo.files import expanded
+from unmdpo.core.errors import UserError, did_you_mean
+from unmdpo.core.files import expanded
+from unmdpo.recipe.document import Document
 from unmdpo.recipe.recipe import Recipe, as_yaml
-from unmdpo.recipe.yamls import Document
 
 Key = tuple[str | int, ...]
 MAX_MISTAKES = 12  # what fits on a screen

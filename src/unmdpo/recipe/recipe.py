@@ -2,26 +2,24 @@
 
 import hashlib
 import json
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import yaml
 from pydantic import Field, model_validator
 
-from unmdpo.catalog.judges import kind_of
-from unmdpo.catalog.objectives import BETA, INITIAL, OBJECTIVES
+from unmdpo.core.errors import UserError
+from unmdpo.core.settings import SEED, Name, Positive, Seed, Strict, among, error_at, names_only
+from unmdpo.engine.inference.judges import kind_of
 from unmdpo.engine.settings import ComputeSettings, LoggingSettings, ModelSource, ObjectiveChoice, TrainingSettings
-from unmdpo.errors import UserError
-from unmdpo.recipe.agreement import pilot_settings, scale_beta, scale_settings
+from unmdpo.objectives.table import BETA, INITIAL, OBJECTIVES
+from unmdpo.recipe import shared_margin
 from unmdpo.recipe.evaluation import EvaluationRecipe, PublishedRecipe
 from unmdpo.recipe.seeds import Trained, paired, seeded
 from unmdpo.recipe.settings import DataRecipe, PilotsRecipe, PolicyRecipe, ScaleRecipe
-from unmdpo.settings import SEED, Name, Positive, Seed, Strict, among, error_at, names_only
 
 
 class Recipe(Strict):
     """Everything a run depends on."""
-
-    later: ClassVar = frozenset({"logging"})
 
     name: Name = Field(description="of the run, in the store and in the report")
     description: str = Field("", description="a line about it")
@@ -80,6 +78,19 @@ class Recipe(Strict):
             runs.setdefault(name.partition("@")[0], []).append(Trained(seed, name))
         return runs | {name: [Trained(None, name)] for name in [*brought, INITIAL]}
 
+    def scale_settings(self, name: str) -> dict[str, Any]:
+        """What an estimator is given, with the margin of the policies that use the scale."""
+        return shared_margin.scale_settings(name, self.scales, self.policies)
+
+    def scale_beta(self, name: str) -> float | None:
+        """The β of log-ratios that a scale is fitted to, if its policies have one of their own."""
+        return shared_margin.scale_beta(name, self.scales, self.policies)
+
+    @property
+    def pilot_settings(self) -> dict[str, Any]:
+        """What the pilots' objective is given, with the margin of the scales that are fitted to them."""
+        return shared_margin.pilot_settings(self.pilots, self.scales, self.policies)
+
     def to_yaml(self) -> str:
         return as_yaml(self.model_dump(mode="json"))
 
@@ -104,9 +115,9 @@ class Recipe(Strict):
         for name, policy in self.policies.items():
             self._check_policy(name, policy)
         for name in self.scales:
-            scale_settings(self, name)
-            scale_beta(self, name)
-        _check_settings(ObjectiveChoice(name=pilots, settings=pilot_settings(self)), ("pilots",))
+            self.scale_settings(name)
+            self.scale_beta(name)
+        _check_settings(ObjectiveChoice(name=pilots, settings=self.pilot_settings), ("pilots",))
         return self
 
     def _check_policy(self, name: str, policy: PolicyRecipe) -> None:

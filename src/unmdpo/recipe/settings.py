@@ -4,12 +4,26 @@ Settings of the engine, objectives, estimators, judges and strengths are defined
 put together.
 """
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from unmdpo.catalog.estimators import ESTIMATORS, EstimatorSettings
-from unmdpo.catalog.objectives import OBJECTIVES
+from unmdpo.core.errors import UserError
+from unmdpo.core.margins import Placement
+from unmdpo.core.settings import (
+    SEED,
+    Count,
+    Name,
+    Nonnegative,
+    Place,
+    Positive,
+    Seed,
+    Seeds,
+    Strict,
+    among,
+    error_at,
+    names_only,
+)
 from unmdpo.data.bad import A_FEW, BadRowLimit
 from unmdpo.data.columns import TARGETS
 from unmdpo.data.identity import FOLD_SEED
@@ -25,22 +39,9 @@ from unmdpo.engine.settings import (
     ObjectiveChoice,
     TrainingOverrides,
 )
-from unmdpo.errors import UserError
-from unmdpo.placement import Placement
-from unmdpo.settings import (
-    SEED,
-    Count,
-    Name,
-    Nonnegative,
-    Place,
-    Positive,
-    Seed,
-    Seeds,
-    Strict,
-    among,
-    error_at,
-    names_only,
-)
+from unmdpo.objectives.table import OBJECTIVES
+from unmdpo.scale.settings import EstimatorSettings
+from unmdpo.scale.table import ESTIMATORS
 
 
 def _names_of(table: dict[str, Any], *others: str) -> Any:
@@ -94,7 +95,7 @@ class RowsRecipe(Strict):
             among(SOURCES, self.source, ("data", "source"), f"unknown name '{self.source}'")
         elif self.columns:
             for name in self.columns:
-                among(TARGETS, name, ("data", "columns"), f"'{name}' is nothing that a row is read for")
+                among(TARGETS, name, ("data", "columns"), f"this source has no field '{name}'")
         self._check_place()
         return self
 
@@ -149,8 +150,6 @@ class DataRecipe(RowsRecipe):
 
 
 class PilotsRecipe(DefaultBudget, TrainingOverrides):
-    later: ClassVar = frozenset({"preset"})
-
     preset: Literal["cheap"] | None = Field(
         None, description="cheap: two folds with half the updates, which together cost as much as one policy"
     )
@@ -171,10 +170,10 @@ class PilotsRecipe(DefaultBudget, TrainingOverrides):
 
     @staticmethod
     def expanded(pilots: dict[str, Any], training: dict[str, Any]) -> dict[str, Any]:
-        """What the preset stands for. Epochs are of the prompts that a pilot sees: half of them. It is not mixed with
+        """What the preset means. Epochs are of the prompts that a pilot sees: half of them. It is not mixed with
         other numbers, which an extended recipe may have said: that would be neither.
 
-        In the lab, nothing else at this price ranks prompts as well (docs/lab.md).
+        In the lab, nothing else at this price ranks prompts as well (docs/notes/2026-11-lab.md).
         """
         if pilots.get("preset") != "cheap":
             return pilots

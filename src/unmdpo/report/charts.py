@@ -4,7 +4,7 @@ All text that comes from data is escaped here. Shapes have classes, never colors
 """
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -47,104 +47,34 @@ def number(value: float) -> str:
     return f"{value:.4g}"
 
 
-def _svg(body: Sequence[str], title: str, width: float = WIDTH, height: float = HEIGHT) -> str:
+def svg(body: Sequence[str], title: str, width: float = WIDTH, height: float = HEIGHT) -> str:
     return (
         f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(title)}">'
         f"<title>{escape(title)}</title>{''.join(body)}</svg>"
     )
 
 
-def _text(x: float, y: float, text: str, anchor: str = "middle", kind: str = "label") -> str:
+def text(x: float, y: float, text: str, anchor: str = "middle", kind: str = "label") -> str:
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
+def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
     return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
 
 
-def _frame(across: Axis, up: Axis, x_label: str, y_label: str) -> list[str]:
+def frame(across: Axis, up: Axis, x_label: str, y_label: str) -> list[str]:
     """Grid, ticks and axis names."""
     body = []
     for value in across.ticks():
         x = across.at(value)
-        body += [_line(x, up.start, x, up.end, "grid"), _text(x, up.start + 15, number(value))]
+        body += [line(x, up.start, x, up.end, "grid"), text(x, up.start + 15, number(value))]
     for value in up.ticks():
         y = up.at(value)
-        body += [_line(across.start, y, across.end, y, "grid"), _text(LEFT - 6, y + 3.5, number(value), "end")]
-    body.append(_text((across.start + across.end) / 2, up.start + 29, x_label, kind="name"))
+        body += [line(across.start, y, across.end, y, "grid"), text(LEFT - 6, y + 3.5, number(value), "end")]
+    body.append(text((across.start + across.end) / 2, up.start + 29, x_label, kind="name"))
     middle = (up.start + up.end) / 2
-    turned = f'<g transform="rotate(-90 12 {middle:.1f})">{_text(12, middle, y_label, kind="name")}</g>'
+    turned = f'<g transform="rotate(-90 12 {middle:.1f})">{text(12, middle, y_label, kind="name")}</g>'
     return [*body, turned]
-
-
-def bands(series: dict[str, list[tuple[float, float, float, float]]], title: str, x_label: str, y_label: str) -> str:
-    """Lines through (x, value, low, high) with a whisker at each point and a legend inside the chart."""
-    points = [point for line in series.values() for point in line]
-    across = spread([point[0] for point in points], LEFT, WIDTH - RIGHT)
-    up = spread([0.0, *(end for point in points for end in point[1:])], HEIGHT - BOTTOM, TOP)
-    body = _frame(across, up, x_label, y_label)
-    body.append(_line(across.start, up.at(0), across.end, up.at(0), "neutral"))
-    for place, line in enumerate(series.values()):
-        shift = 4 * (place - (len(series) - 1) / 2)  # puts whiskers next to each other
-        path = " ".join(f"{across.at(x) + shift:.1f},{up.at(y):.1f}" for x, y, _, _ in line)
-        body.append(f'<polyline class="line c{place}" points="{path}"/>')
-        for x, y, low, high in line:
-            at = across.at(x) + shift
-            body.append(_line(at, up.at(low), at, up.at(high), f"line c{place}"))
-            body.append(f'<circle class="dot c{place}" cx="{at:.1f}" cy="{up.at(y):.1f}" r="3.5"/>')
-    return _svg([*body, *_legend(series)], title)
-
-
-def _legend(names: Iterable[str]) -> Iterator[str]:
-    """Inside the chart, at the top."""
-    for place, name in enumerate(names):
-        y = TOP + 8 + 15 * place
-        yield _line(LEFT + 8, y, LEFT + 26, y, f"line c{place}")
-        yield _text(LEFT + 31, y + 4, name, "start", "row")
-
-
-def curves(series: dict[str, list[tuple[float, float]]], title: str, x_label: str, y_label: str, room: float) -> str:
-    """Functions, one line each, with a legend in as much room above them (a share of the height)."""
-    points = [point for line in series.values() for point in line]
-    low, high = min(y for _, y in points), max(y for _, y in points)
-    across = spread([x for x, _ in points], LEFT, WIDTH - RIGHT, 0.0)
-    up = spread([low, high + room * (high - low)], HEIGHT - BOTTOM, TOP)
-    body = _frame(across, up, x_label, y_label)
-    for place, line in enumerate(series.values()):
-        path = " ".join(f"{across.at(x):.1f},{up.at(y):.1f}" for x, y in line)
-        body.append(f'<polyline class="line c{place}" points="{path}"/>')
-    return _svg([*body, *_legend(series)], title)
-
-
-def network(names: Sequence[str], edges: Sequence[tuple[int, int, str]], bold: Collection[int], title: str) -> str:
-    """Named points on a circle, and labelled arrows between them, some of them bold."""
-    middle, height, radius = WIDTH / 2, 280.0, 105.0
-    turns = [2 * math.pi * place / len(names) - math.pi / 2 for place in range(len(names))]
-    at = [(middle + 1.6 * radius * math.cos(turn), height / 2 + radius * math.sin(turn)) for turn in turns]
-    tip = '<marker id="tip" viewBox="0 0 8 8" refX="20" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
-    body = [f'<defs>{tip}<path d="M0 0L8 4L0 8z"/></marker></defs>']
-    for place, (start, end, label) in enumerate(edges):
-        (x1, y1), (x2, y2) = at[start], at[end]
-        arrow = _line(x1, y1, x2, y2, f"line c{1 if place in bold else 0}")
-        body.append(arrow.replace("/>", ' marker-end="url(#tip)"/>'))
-        body.append(_text((2 * x1 + x2) / 3, (2 * y1 + y2) / 3 - 5, label, kind="row"))
-    for name, (x, y) in zip(names, at, strict=True):
-        body.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="13" fill="#fff" stroke="#555"/>')
-        body.append(_text(x, y + 4, name, kind="row"))
-    return _svg(body, title, WIDTH, height)
-
-
-def standalone(svg: str) -> str:
-    """A chart as a separate file, on white, with the style the page would give it."""
-    style = (
-        "svg{background:#fff}text{font:11px system-ui,sans-serif;fill:#555}.row{font-size:12px;fill:#222}"
-        ".grid{stroke:#e3e3e3}.neutral{stroke:#222;stroke-dasharray:4 3}"
-        ".whisker{stroke:#0b66c3;stroke-width:2}"
-        ".point{fill:#0b66c3}.line{fill:none;stroke:var(--hue);stroke-width:1.8}.dot{fill:var(--hue)}"
-        ".c0{--hue:#4477aa}.c1{--hue:#ee6677}.c2{--hue:#228833}.c3{--hue:#b8a12a}.c4{--hue:#66ccee}.c5{--hue:#aa3377}"
-    )
-    opening, rest = svg.split(">", 1)
-    return f'{opening} xmlns="http://www.w3.org/2000/svg"><style>{style}</style>{rest}\n'
 
 
 def histogram(values: Sequence[float], title: str, x_label: str, bins: int = 30) -> str:
@@ -155,7 +85,7 @@ def histogram(values: Sequence[float], title: str, x_label: str, bins: int = 30)
     for value in values:
         counts[min(bins - 1, int((value - low) / (high - low) * bins))] += 1
     across, up = Axis(low, high, LEFT, WIDTH - RIGHT), Axis(0, max(counts) * 1.05, HEIGHT - BOTTOM, TOP)
-    body = _frame(across, up, x_label, "prompts")
+    body = frame(across, up, x_label, "prompts")
     width, step = (across.end - across.start) / bins, (high - low) / bins
     for place, count in enumerate(counts):
         y, said = up.at(count), f"{number(low + place * step)} to {number(low + (place + 1) * step)}: {count}"
@@ -163,7 +93,7 @@ def histogram(values: Sequence[float], title: str, x_label: str, bins: int = 30)
             f'<rect class="bar" x="{across.start + place * width:.1f}" y="{y:.1f}" width="{width - 1:.1f}" '
             f'height="{up.start - y:.1f}"><title>{said}</title></rect>'
         )
-    return _svg(body, title)
+    return svg(body, title)
 
 
 def scatter(points: Sequence[tuple[float, float]], title: str, x_label: str, y_label: str) -> str:
@@ -177,7 +107,7 @@ def scatter(points: Sequence[tuple[float, float]], title: str, x_label: str, y_l
         f'<circle cx="{across.at(x):.1f}" cy="{up.at(y):.1f}" r="1.8"><title>{number(x)}, {number(y)}</title></circle>'
         for x, y in points
     )
-    return _svg([*_frame(across, up, x_label, y_label), f'<g class="dots">{dots}</g>'], title)
+    return svg([*frame(across, up, x_label, y_label), f'<g class="dots">{dots}</g>'], title)
 
 
 def _shortened(name: str) -> str:
@@ -186,40 +116,40 @@ def _shortened(name: str) -> str:
 
 @dataclass(frozen=True)
 class Interval:
-    """A row of a forest plot; `beside` is the published interval of the same quantity."""
+    """A row of a forest plot; `published` is the published interval of the same quantity."""
 
     name: str
     value: float
     low: float
     high: float
-    beside: tuple[float, float, float] | None = None
+    published: tuple[float, float, float] | None = None
 
 
 def forest(rows: Sequence[Interval], title: str, x_label: str, neutral: float) -> str:
     """Points with intervals, one per row, and a line at the neutral value."""
     if not rows:
         return ""
-    ends = [neutral, *(end for row in rows for end in (row.low, row.high, *(row.beside or ())))]
+    ends = [neutral, *(end for row in rows for end in (row.low, row.high, *(row.published or ())))]
     left, step = max(118, 20 + 7 * max(len(_shortened(row.name)) for row in rows)), 24
     width, height = WIDTH + max(0, left - 230), TOP + step * len(rows) + BOTTOM
     across, bottom = spread(ends, left, width - RIGHT), height - BOTTOM
     body = []
     for value in across.ticks():
         x = across.at(value)
-        body += [_line(x, TOP, x, bottom, "grid"), _text(x, bottom + 15, number(value))]
-    body.append(_line(across.at(neutral), TOP, across.at(neutral), bottom, "neutral"))
+        body += [line(x, TOP, x, bottom, "grid"), text(x, bottom + 15, number(value))]
+    body.append(line(across.at(neutral), TOP, across.at(neutral), bottom, "neutral"))
     for place, row in enumerate(rows):
         y = TOP + step * (place + 0.5)
-        body.append(_text(left - 8, y + 4, _shortened(row.name), "end", "row"))
-        if row.beside is not None:
-            value, low, high = row.beside
-            body += [_line(across.at(low), y + 6, across.at(high), y + 6, "whisker published")]
+        body.append(text(left - 8, y + 4, _shortened(row.name), "end", "row"))
+        if row.published is not None:
+            value, low, high = row.published
+            body += [line(across.at(low), y + 6, across.at(high), y + 6, "whisker published")]
             body.append(f'<circle class="point published" cx="{across.at(value):.1f}" cy="{y + 6:.1f}" r="3"/>')
-        body.append(_line(across.at(row.low), y, across.at(row.high), y, "whisker"))
+        body.append(line(across.at(row.low), y, across.at(row.high), y, "whisker"))
         label = f"{row.name}: {number(row.value)} [{number(row.low)}, {number(row.high)}]"
         body.append(
             f'<circle class="point" cx="{across.at(row.value):.1f}" cy="{y:.1f}" r="4">'
             f"<title>{escape(label)}</title></circle>"
         )
-    body.append(_text((left + width - RIGHT) / 2, bottom + 29, x_label, kind="name"))
-    return _svg(body, title, width, height)
+    body.append(text((left + width - RIGHT) / 2, bottom + 29, x_label, kind="name"))
+    return svg(body, title, width, height)

@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from unmdpo.catalog.estimators import ESTIMATORS
 from unmdpo.data.identity import Prompt
 from unmdpo.data.table import prompt_of
-from unmdpo.pipeline.accounting import Account, account
-from unmdpo.pipeline.artifacts import METRICS, POLICY_SCALE, Evidence
-from unmdpo.pipeline.run import Run
-from unmdpo.pipeline.stages.evaluation import judgement_name
-from unmdpo.pipeline.stages.policies import POLICY_STAGE
-from unmdpo.pipeline.stages.scales import SCALE_STAGE, residuals
+from unmdpo.execute.row_counts import RowCounts, count_rows
+from unmdpo.results.run import Run
 from unmdpo.scale.check import verdict
+from unmdpo.scale.table import ESTIMATORS
+from unmdpo.stages.evaluation import judgement_name
+from unmdpo.stages.files import METRICS, POLICY_SCALE, Evidence
+from unmdpo.stages.policies import POLICY_STAGE
+from unmdpo.stages.scales import SCALE_STAGE, residuals
 from unmdpo.stats.evaluation import Estimate, rank_correlation
 
 Truth = Callable[[Prompt], float]  # q* of a prompt, in a world that knows it
@@ -42,7 +42,7 @@ class ScaleFacts:
 
 
 @dataclass(frozen=True)
-class Cost:
+class StageTime:
     stage: str
     kind: str
     seconds: float
@@ -66,10 +66,10 @@ class Facts:
     run: Run
     curves: dict[str, dict[str, list[tuple[float, float]]]] = field(default_factory=dict)
     scales: list[ScaleFacts] = field(default_factory=list)
-    beside: dict[str, list[float]] = field(default_factory=dict)  # policy → q of the scale that it learned with
-    costs: list[Cost] = field(default_factory=list)
+    joint_scales: dict[str, list[float]] = field(default_factory=dict)  # policy → q of the scale that it learned with
+    costs: list[StageTime] = field(default_factory=list)
     panels: list[PanelFacts] = field(default_factory=list)
-    data: Account | None = None  # None if nothing was read yet
+    data: RowCounts | None = None  # None if nothing was read yet
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -91,10 +91,10 @@ def collect(run: Run, truth: Truth | None = None) -> Facts:
             for name, recipe in run.recipe.scales.items()
             if run.has(SCALE_STAGE, name) and recipe.unit == "prompt"
         ],
-        beside=dict(_beside(run)),
+        joint_scales=dict(_joint_scales(run)),
         costs=[_cost(name, artifact.manifest) for name, artifact in finished.items()],
         panels=list(_panels(run)),
-        data=account(run),
+        data=count_rows(run),
     )
 
 
@@ -136,8 +136,8 @@ def _scale(run: Run, name: str, truth: Truth | None) -> ScaleFacts:
     )
 
 
-def _beside(run: Run) -> Iterator[tuple[str, list[float]]]:
-    learning = {name for name, scale in run.recipe.scales.items() if ESTIMATORS[scale.estimator].beside}
+def _joint_scales(run: Run) -> Iterator[tuple[str, list[float]]]:
+    learning = {name for name, scale in run.recipe.scales.items() if ESTIMATORS[scale.estimator].joint}
     for policy, trained in run.recipe.trained.items():
         if trained.scale in learning and run.has(POLICY_STAGE, policy):
             yield policy, POLICY_SCALE.load(run.artifact(POLICY_STAGE.called(policy))).q_.tolist()
@@ -153,9 +153,9 @@ def _means(of_row: np.ndarray, values: np.ndarray, count: int) -> list[float]:
     return means
 
 
-def _cost(name: str, manifest: dict[str, Any]) -> Cost:
+def _cost(name: str, manifest: dict[str, Any]) -> StageTime:
     notes = manifest["notes"]
-    return Cost(
+    return StageTime(
         name,
         manifest["kind"],
         float(manifest["seconds"]),

@@ -7,8 +7,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from unmdpo.errors import UserError
-from unmdpo.files import write_text
+from unmdpo.core.errors import UserError
+from unmdpo.core.files import write_text
 
 
 def template(name: str, **filters: Callable[..., Any]) -> Template:

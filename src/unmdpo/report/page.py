@@ -6,17 +6,16 @@ from typing import Any
 
 from markupsafe import Markup
 
-from unmdpo.catalog.judges import kind_of
-from unmdpo.catalog.objectives import INITIAL
+from unmdpo.engine.inference.judges import kind_of
 from unmdpo.engine.training.metrics import clock
-from unmdpo.errors import UserError
-from unmdpo.pipeline.run import Run
-from unmdpo.pipeline.told import chance, found_out, remarks, tables_of
+from unmdpo.objectives.table import INITIAL
 from unmdpo.report import charts
 from unmdpo.report.charts import Interval
 from unmdpo.report.collect import Facts, PanelFacts, ScaleFacts, Truth, collect
 from unmdpo.report.curves import Curves, packed
 from unmdpo.report.html import assets, template, write_page
+from unmdpo.results.run import Run
+from unmdpo.results.tables import chance, headline, remarks, tables_of
 
 EXTREMES, DOTS = 8, 2000  # prompts shown at each end of a scale; points in a scatter plot
 MEASURES = {"win_rate": ("win rate, %", 50.0), "reward_difference": ("ΔR", 0.0)}
@@ -25,21 +24,21 @@ MEASURES = {"win_rate": ("win rate, %", 50.0), "reward_difference": ("ΔR", 0.0)
 def write_report(run: Run, path: Path, truth: Truth | None = None) -> Path:
     """Writes a report of what is finished. The file is written completely or not at all. `truth` is a lab's q*."""
     if not run.finished:
-        raise UserError("nothing of this run is finished yet: start it with `unmdpo run`")
+        raise run.nothing_finished()
     return write_page(path, render(collect(run, truth)))
 
 
 def render(facts: Facts) -> str:
     return template("page.html", clock=clock, amount=amount, estimate=estimate, chance=chance).render(
         recipe=facts.run.recipe,
-        found=found_out(facts.summary),
+        found=headline(facts.summary),
         asked=asked(facts),
         folder=facts.run.folder.name,
         results=[
             _result(facts, panel, judge) for panel, report in facts.summary.items() for judge in tables_of(report)
         ],
         remarks=[
-            *facts.run.judges_told,
+            *facts.run.judge_lines,
             *(
                 f"{panel}: {remark}"
                 for panel, report in facts.summary.items()
@@ -49,9 +48,9 @@ def render(facts: Facts) -> str:
         curves=Curves.of(facts.curves),
         lines=[*facts.run.recipe.trained],
         scales=[_scale(scale) for scale in facts.scales],
-        beside={
+        joint_scales={
             policy: {"mean": fmean(q), "sd": pstdev(q), "low": min(q), "high": max(q)}
-            for policy, q in facts.beside.items()
+            for policy, q in facts.joint_scales.items()
         },
         panels=[_panel(facts, panel) for panel in facts.panels],
         data=facts.data,
@@ -68,7 +67,7 @@ def render(facts: Facts) -> str:
 
 
 def asked(facts: Facts) -> dict[str, str]:
-    """What somebody who opens the page wants to know first: the model, the data, the judges, how often."""
+    """What a reader wants to know first: the model, the data, the judges, the seeds."""
     recipe, evaluation = facts.run.recipe, facts.run.recipe.evaluation
     said = {"model": recipe.model.path}
     said["data"] = ", ".join(str(part.place) for part in recipe.data.parts.values())
@@ -94,13 +93,13 @@ def _result(facts: Facts, panel: str, judge: str) -> dict[str, Any]:
         if not outcomes:
             continue  # only the baseline
         is_baseline = opponent == report["baseline"]
-        beside = published if is_baseline else _against(published, opponent)
-        plots = [_forest(outcomes, beside, opponent, measure) for measure in MEASURES]
+        printed = published if is_baseline else _against(published, opponent)
+        plots = [_forest(outcomes, printed, opponent, measure) for measure in MEASURES]
         against.append(
             {
                 "opponent": opponent,
                 "outcomes": outcomes,
-                "published": beside,
+                "published": printed,
                 "plots": plots,
                 "selected": report["selected"] if is_baseline else None,
             }
@@ -132,8 +131,8 @@ def _forest(outcomes: dict[str, Any], published: dict[str, Any], opponent: str, 
     rows = []
     for policy, outcome in outcomes.items():
         ours, printed = outcome[measure], published.get(policy, {}).get(measure)
-        beside = printed if isinstance(printed, tuple) else None if printed is None else (printed, printed, printed)
-        rows.append(Interval(policy, ours["value"], ours["low"], ours["high"], beside))
+        interval = printed if isinstance(printed, tuple) else None if printed is None else (printed, printed, printed)
+        rows.append(Interval(policy, ours["value"], ours["low"], ours["high"], interval))
     return Markup(charts.forest(rows, f"{name} against {opponent}", f"{name} against {opponent}", neutral))
 
 

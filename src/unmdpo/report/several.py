@@ -6,16 +6,16 @@ from typing import Any
 
 from markupsafe import Markup
 
+from unmdpo.core.errors import UserError
 from unmdpo.engine.training.metrics import clock
-from unmdpo.errors import UserError
-from unmdpo.pipeline.run import Run
-from unmdpo.pipeline.told import Table, chance, found_out
 from unmdpo.report import charts
 from unmdpo.report.charts import Interval
 from unmdpo.report.collect import Facts, collect
 from unmdpo.report.curves import Curves, Line
 from unmdpo.report.html import assets, template, write_page
 from unmdpo.report.page import amount, asked
+from unmdpo.results.run import Run
+from unmdpo.results.tables import Table, chance, headline
 
 LONGEST = 120  # characters shown of a setting
 
@@ -26,7 +26,7 @@ def write_comparison(runs: Sequence[Run], path: Path) -> Path:
         raise UserError("the same run is named twice; a page about one is `unmdpo report` without --with")
     for run in runs:
         if not run.finished:
-            raise UserError(f"nothing of {run.recipe.name} is finished yet: start it with `unmdpo run`")
+            raise run.nothing_finished()
     return write_page(path, render(dict(zip(_names(runs), map(collect, runs), strict=True))))
 
 
@@ -44,7 +44,7 @@ def _names(runs: Sequence[Run]) -> list[str]:
 def render(runs: Mapping[str, Facts]) -> str:
     curves = _curves(runs)
     return template("several.html", clock=clock, amount=amount, chance=chance).render(
-        runs={name: {"found": found_out(facts.summary), "asked": asked(facts)} for name, facts in runs.items()},
+        runs={name: {"found": headline(facts.summary), "asked": asked(facts)} for name, facts in runs.items()},
         verdicts={
             name: {scale.name: scale.verdict.partition(":")[0] for scale in facts.scales if scale.verdict}
             for name, facts in runs.items()
@@ -63,8 +63,8 @@ def differing(recipes: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
     """Setting → its value in each run, if it is not the same in all."""
     flat = [dict(_leaves(recipe)) for recipe in recipes.values()]
     keys = dict.fromkeys(key for settings in flat for key in settings)
-    told = {key: [str(settings.get(key, "")) for settings in flat] for key in keys}
-    return {key: [*map(_short, values)] for key, values in told.items() if len(set(values)) > 1}
+    shown = {key: [str(settings.get(key, "")) for settings in flat] for key in keys}
+    return {key: [*map(_short, values)] for key, values in shown.items() if len(set(values)) > 1}
 
 
 def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:

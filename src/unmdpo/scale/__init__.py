@@ -1,16 +1,19 @@
 """Prompt scales: features, heads, bounded maps and every way of learning q, listed in `ESTIMATORS`."""
 
-from unmdpo.catalog.estimators import ESTIMATORS
-from unmdpo.scale.auto import AutoScale
-from unmdpo.scale.base import FrozenScale, ScaleEstimator, make_estimator
-from unmdpo.scale.beside import EMAScale, JointScale, ScaleBesidePolicy, SigmoidJointScale
-from unmdpo.scale.crossfit import CrossFittedScale
-from unmdpo.scale.data import Rows, Units
-from unmdpo.scale.entropy import EntropyScale
-from unmdpo.scale.pooled import ConstantScale, PooledScale
-from unmdpo.scale.ridge import RidgeScale
-from unmdpo.scale.shrunken import ShrunkenScale
-from unmdpo.scale.store import load_scale, save_scale
+from typing import TYPE_CHECKING
+
+from unmdpo.core.lazy import lazily
+from unmdpo.scale.table import ESTIMATORS
+
+if TYPE_CHECKING:
+    from unmdpo.scale.auto import AutoScale
+    from unmdpo.scale.base import FrozenScale, ScaleEstimator, load_scale, make_estimator, save_scale
+    from unmdpo.scale.data import Rows, Units
+    from unmdpo.scale.entropy import EntropyScale
+    from unmdpo.scale.fixed import ConstantScale, ExternalScale
+    from unmdpo.scale.joint import EMAScale, JointScale, PolicyTimeScale, SigmoidJointScale
+    from unmdpo.scale.pooled import CrossFittedScale, PooledScale, ShrunkenScale
+    from unmdpo.scale.ridge import RidgeScale
 
 __all__ = [
     "ESTIMATORS",
@@ -19,12 +22,13 @@ __all__ = [
     "CrossFittedScale",
     "EMAScale",
     "EntropyScale",
+    "ExternalScale",
     "FrozenScale",
     "JointScale",
+    "PolicyTimeScale",
     "PooledScale",
     "RidgeScale",
     "Rows",
-    "ScaleBesidePolicy",
     "ScaleEstimator",
     "ShrunkenScale",
     "SigmoidJointScale",
@@ -33,3 +37,14 @@ __all__ = [
     "make_estimator",
     "save_scale",
 ]
+_HOMES = {
+    "auto": ["AutoScale"],
+    "base": ["FrozenScale", "ScaleEstimator", "load_scale", "make_estimator", "save_scale"],
+    "data": ["Rows", "Units"],
+    "entropy": ["EntropyScale"],
+    "fixed": ["ConstantScale", "ExternalScale"],
+    "joint": ["EMAScale", "JointScale", "PolicyTimeScale", "SigmoidJointScale"],
+    "pooled": ["CrossFittedScale", "PooledScale", "ShrunkenScale"],
+    "ridge": ["RidgeScale"],
+}
+__getattr__ = lazily(__name__, _HOMES)

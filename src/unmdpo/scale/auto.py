@@ -11,7 +11,6 @@ from typing import ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from unmdpo.catalog.estimators import AutoSettings, LinearSettings
 from unmdpo.scale import maps
 from unmdpo.scale.base import FrozenScale, folds_of, with_enough_folds
 from unmdpo.scale.check import ALPHA, Gain, beyond_size, exchanged_gain, gain_of, out_of_fold_log_scales
@@ -20,8 +19,9 @@ from unmdpo.scale.diagnostics import diagnose
 from unmdpo.scale.features import DIMENSION, FACTS, narrow_features
 from unmdpo.scale.fitting import losses_by, margins
 from unmdpo.scale.maps import Center
-from unmdpo.scale.own import own_offsets
+from unmdpo.scale.prompt_offsets import own_offsets
 from unmdpo.scale.ridge import RidgeScale
+from unmdpo.scale.settings import AutoSettings, LinearSettings
 
 NONE, EMBEDDING, SKETCH = CANDIDATES = ("q ≡ 1", "ridge on the embedding", "ridge on its sketch")
 

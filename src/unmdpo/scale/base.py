@@ -1,21 +1,27 @@
 """The conventions all estimators follow.
 
 Settings go to the constructor, `fit` returns the estimator itself, and names of fitted attributes end in `_`. An
-estimator's settings, traits and defaults are in its row of `unmdpo.catalog.estimators`.
+estimator's settings, traits and defaults are in its row of `unmdpo.scale.settings`.
 """
 
+import json
 from abc import ABC, abstractmethod
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from unmdpo.catalog.estimators import ESTIMATORS, EstimatorSettings
-from unmdpo.errors import UserError, did_you_mean
+from unmdpo.core.errors import UserError, did_you_mean
+from unmdpo.core.files import write_text
 from unmdpo.scale.data import Rows, Units
 from unmdpo.scale.fitting import HeadScale, MapName
-from unmdpo.scale.head import Activation
+from unmdpo.scale.maps import Activation
+from unmdpo.scale.settings import EstimatorSettings
+from unmdpo.scale.table import ESTIMATORS
 
 FOLDS, FEW = 5, 3
 
@@ -80,7 +86,8 @@ def make_estimator(name: str, settings: dict[str, Any]) -> ScaleEstimator:
     """The estimator with this name; settings that are not given keep their defaults."""
     if name not in ESTIMATORS:
         raise UserError(f"unknown scale estimator '{name}'; {did_you_mean(name, ESTIMATORS)}")
-    return ESTIMATORS[name].make(**settings)
+    made: ScaleEstimator = ESTIMATORS[name].make(**settings)
+    return made
 
 
 def folds_of(units: Units) -> Tensor:
@@ -103,3 +110,32 @@ def fold_count(units: Units) -> int:
 
 def domain_count(units: Units) -> int:
     return int(units.domain_ids.max()) + 1 if len(units) else 1
+
+
+TENSORS, DESCRIPTION = "scale.safetensors", "scale.json"
+
+
+def save_scale(estimator: ScaleEstimator, folder: Path) -> None:
+    """Writes the description last, because a folder without it is not a scale."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / DESCRIPTION).unlink(missing_ok=True)
+    save_file(estimator.tensors(), folder / TENSORS)
+    described = {
+        "estimator": estimator.name,
+        "settings": estimator.settings.model_dump(mode="json"),
+        "diagnostics": getattr(estimator, "diagnostics_", {}),
+    }
+    write_text(folder / DESCRIPTION, json.dumps(described, indent=2) + "\n")
+
+
+def load_scale(folder: Path) -> ScaleEstimator:
+    try:
+        described = json.loads((folder / DESCRIPTION).read_text("utf-8"))
+        estimator = make_estimator(described["estimator"], described["settings"])
+        estimator.restore(load_file(folder / TENSORS))
+        estimator.diagnostics_ = described["diagnostics"]
+    except FileNotFoundError as error:
+        raise UserError(f"{folder}: no fitted scale here ({error.filename} is missing)") from error
+    except (UserError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"{folder}: not a readable scale: {error}") from error
+    return estimator

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from unmdpo.catalog.estimators import MarginSettings
 from unmdpo.scale.base import FrozenScale, fold_count, folds_of, with_enough_folds
 from unmdpo.scale.data import Rows, Units, mean_of_seeds
 from unmdpo.scale.diagnostics import correlation
+from unmdpo.scale.evidence_size import foreseen_sizes, split
 from unmdpo.scale.fitting import LossesOf, losses_by
-from unmdpo.scale.size import foreseen_sizes, split
+from unmdpo.scale.settings import MarginSettings
 
 NORMAL, ALPHA = 1.96, 0.05
 EXCHANGES, FEWEST = 999, 10  # prompts that a scale may be fitted to
@@ -230,8 +230,8 @@ def verdict(checked: Check) -> str:
     gain = checked.gain
     said = (
         f"on prompts it has not seen, its loss is {checked.loss:.4f}, and that of q ≡ 1 {checked.loss_of_one:.4f}: "
-        f"a gain of {gain.value:.4f} [{gain.low:.4f}, {gain.high:.4f}]. Given to other prompts at random, the same "
-        f"scales gain {checked.exchanged:.4f}, and as much in {100 * checked.chance:.1f} % of tries"
+        f"a gain of {gain.value:.4f} [{gain.low:.4f}, {gain.high:.4f}]. Permuted among prompts, the same "
+        f"scales gain {checked.exchanged:.4f}, permutation p = {checked.chance:.3f}"
     )
     if checked.halves is not None:
         said += f". Two halves of the comparisons agree on it with rank correlation {checked.halves:.2f}"
@@ -240,12 +240,12 @@ def verdict(checked: Check) -> str:
     if checked.own is not None:
         said += (
             f". A prompt's own comparisons add to it: from one half of them to the other, a gain of "
-            f"{checked.own.value:.4f}, which other prompts' reach in {100 * checked.own.chance:.1f} % of tries"
+            f"{checked.own.value:.4f}, permutation p = {checked.own.chance:.3f}"
         )
     if checked.better:
         said += (
-            f". Beyond how far pilots move on a prompt, it gains {checked.beyond.value:.4f}, and as much in "
-            f"{100 * checked.beyond.chance:.1f} % of tries if that part is exchanged"
+            f". Beyond how far pilots move on a prompt, it gains {checked.beyond.value:.4f}, "
+            f"permutation p = {checked.beyond.chance:.3f}"
         )
     if checked.real:
         whence = "" if checked.better and checked.beyond.clear else ", by prompts' own comparisons only"

@@ -14,16 +14,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
-from unmdpo.catalog.estimators import EntropySettings
-from unmdpo.errors import UnmdpoWarning, UserError
+from unmdpo.core.errors import UnmdpoWarning, UserError
 from unmdpo.scale import maps
 from unmdpo.scale.base import FrozenScale, domain_count, fold_count, folds_of
 from unmdpo.scale.data import VOTE_CATEGORIES, Rows, Units
 from unmdpo.scale.diagnostics import correlation, diagnose
 from unmdpo.scale.features import Standardizer, row_counts
 from unmdpo.scale.fitting import Descent, HeadScale, margins, restore_folds, roughness
-from unmdpo.scale.head import ScaleHead
-from unmdpo.scale.maps import Center
+from unmdpo.scale.maps import Center, ScaleHead
+from unmdpo.scale.settings import EntropySettings
 
 SEED_STEP = 1009
 GATE = ("correlation is positive", "scale varies", "scale is centered")

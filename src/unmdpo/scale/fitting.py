@@ -8,14 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from unmdpo.adamw import Moments, adamw, clipped
-from unmdpo.catalog.estimators import MarginSettings
-from unmdpo.placement import SCORES, Placement, StrengthMap
+from unmdpo.core.adamw import Moments, adamw, clipped
+from unmdpo.core.margins import SCORES, Placement, StrengthMap
 from unmdpo.scale import maps
 from unmdpo.scale.data import Rows, Units
 from unmdpo.scale.features import Standardizer
-from unmdpo.scale.head import Activation, ScaleHead
-from unmdpo.scale.maps import Center
+from unmdpo.scale.maps import Activation, Center, ScaleHead
+from unmdpo.scale.settings import MarginSettings
 
 NOISE = 0.01  # standard deviation of feature perturbations
 Losses = Callable[[Tensor], Tensor]  # (u,) log q of units → (n,) losses of rows

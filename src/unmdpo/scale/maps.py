@@ -1,16 +1,13 @@
-"""From a head's scalar to a bounded positive scale ("Bounded parameterization and centering").
-
-Each map returns log q, which is zero at the head's starting output, so q starts at exactly 1.
-"""
+"""The bounded maps from a head's output to log q, and the head itself."""
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from unmdpo.catalog.estimators import BOUND
+from unmdpo.scale.settings import BOUND
 
 LOG_2 = math.log(2)  # two values in [−b, b] differ by at most this, with the paper's b, so q ∈ [1/2, 2]
 SIGMOID_START = -LOG_2  # σ(−log 2) = 1/3, and 0.5 + 1.5/3 = 1
@@ -82,3 +79,40 @@ def _bounded(raw: Tensor, mean: Tensor, bound: float) -> Tensor:
 
 def _mean(values: Tensor, weights: Tensor | None) -> Tensor:
     return values.mean() if weights is None else (weights * values).sum() / weights.sum()
+
+
+Activation = Literal["gelu", "tanh"]
+
+
+class ScaleHead(nn.Module):
+    """Linear → activation → Linear; the last layer and the domain terms start at zero."""
+
+    def __init__(
+        self,
+        dimension: int,
+        domains: int,
+        *,
+        seed: int,
+        width: int = 16,
+        activation: Activation = "gelu",
+        start: float = 0.0,
+    ) -> None:
+        super().__init__()
+        rng = torch.Generator().manual_seed(seed)  # separate, so the caller's randomness is not touched
+        self.hidden = nn.utils.skip_init(nn.Linear, dimension, width)  # type: ignore[no-untyped-call]
+        self.output = nn.utils.skip_init(nn.Linear, width, 1)  # type: ignore[no-untyped-call]
+        bound = dimension**-0.5  # PyTorch's default for linear layers
+        nn.init.uniform_(self.hidden.weight, -bound, bound, generator=rng)
+        nn.init.uniform_(self.hidden.bias, -bound, bound, generator=rng)
+        nn.init.zeros_(self.output.weight)
+        nn.init.constant_(self.output.bias, start)
+        self.domain = nn.Parameter(torch.zeros(domains))
+        self.activation = nn.GELU() if activation == "gelu" else nn.Tanh()
+
+    def forward(self, features: Tensor, domains: Tensor) -> Tensor:
+        """(n, d) standardized features and (n,) domain ids → (n,); unknown domains add nothing."""
+        scalar = self.output(self.activation(self.hidden(features))).squeeze(-1)
+        known = (domains >= 0) & (domains < len(self.domain))
+        terms = torch.cat([self.domain, self.domain.new_zeros(1)])
+        combined: Tensor = scalar + terms[torch.where(known, domains, len(self.domain))]
+        return combined

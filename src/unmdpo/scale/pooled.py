@@ -1,39 +1,23 @@
-"""The main estimator (one head fitted to all pooled out-of-fold values) and the constant control."""
+"""Heads fitted to out-of-fold values: one for all (the paper's), one for each fold, or one that is shrunken."""
 
+import math
+import warnings
+from functools import partial
 from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from unmdpo.catalog.estimators import PooledSettings
+from unmdpo.core.errors import UnmdpoWarning
 from unmdpo.scale import maps
-from unmdpo.scale.base import FrozenScale, OneHeadScale, domain_count
+from unmdpo.scale.base import FrozenScale, OneHeadScale, domain_count, fold_count, folds_of
+from unmdpo.scale.check import out_of_fold_log_scales
 from unmdpo.scale.data import Rows, Units
 from unmdpo.scale.diagnostics import diagnose
 from unmdpo.scale.features import Standardizer
-from unmdpo.scale.fitting import Descent, HeadScale, MapName, margins, residual_loss
-from unmdpo.scale.head import ScaleHead
-
-
-class ConstantScale(FrozenScale):
-    """q ≡ 1: the control that keeps margins and normalization but learns no scale."""
-
-    name: ClassVar = "constant"
-
-    def fit(self, units: Units, rows: Rows) -> Self:
-        self.q_ = torch.ones(len(units))
-        self.diagnostics_ = diagnose(self.q_, rows, margins(rows, 1.0, None), torch.zeros(len(units)))
-        return self
-
-    def predict(self, units: Units) -> Tensor:
-        return torch.ones(len(units))
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {"q": self.q_}
-
-    def restore(self, tensors: dict[str, Tensor]) -> Self:
-        self.q_ = tensors["q"]
-        return self
+from unmdpo.scale.fitting import Descent, HeadScale, MapName, losses_by, margins, residual_loss, restore_folds
+from unmdpo.scale.maps import ScaleHead
+from unmdpo.scale.settings import PooledSettings, ShrunkenSettings
 
 
 class PooledScale(OneHeadScale, FrozenScale):
@@ -77,3 +61,122 @@ class PooledScale(OneHeadScale, FrozenScale):
         with torch.no_grad():
             center = maps.center_of(head(features, domain_ids), bound=s.bound) if s.centered else None
         return HeadScale(standardizer, head, self.map, center), curve
+
+
+SEED_STEP = 1009
+
+
+class CrossFittedScale(PooledScale):
+    """Held-out predictions, pooled and calibrated by one additive log offset (Eq. new-scale-oof-calibration).
+
+    Standardization uses all units; centering and regularization use only those outside the head's fold.
+    """
+
+    name: ClassVar = "cross-fitted"
+
+    heads_: list[HeadScale]
+    offset_: Tensor  # () c_OOF
+
+    def fit(self, units: Units, rows: Rows) -> Self:
+        folds, domains = fold_count(units), domain_count(units)
+        standardizer = Standardizer.fit(units.features)
+        held_out, squashed = torch.full((2, len(units)), torch.nan)
+        self.heads_, curves = [], []
+        for fold in range(folds):
+            outside = folds_of(units) != fold
+            scale, curve = self._fit_head(
+                units.select(outside),
+                rows.reindexed(outside),
+                standardizer,
+                domains,
+                self.settings.seed + SEED_STEP * (fold + 1),
+            )
+            held_out[~outside] = scale.log_scales(units.select(~outside))
+            squashed[~outside] = scale.squashed(units.select(~outside))
+            self.heads_.append(scale)
+            curves.append(curve)
+        self.curve_ = torch.tensor(curves).mean(0).tolist()
+        self.offset_ = held_out.mean()
+        self.q_ = (held_out - self.offset_).exp()
+        margin = margins(rows, self.settings.tau, self.settings.levels)
+        self.diagnostics_ = diagnose(self.q_, rows, margin, squashed)
+        self._check_bounds()
+        return self
+
+    def _check_bounds(self) -> None:
+        """Checks the bounds, since no second bounding map follows the calibration."""
+        most = math.exp(2 * self.settings.bound)
+        outside = (self.q_.log().abs() > math.log(most) + 1e-6).sum().item()
+        self.diagnostics_["outside_bounds"] = float(outside)
+        if outside:
+            warnings.warn(
+                f"{outside} of {len(self.q_)} cross-fitted scales are outside [1/{most:.3g}, {most:.3g}] after "
+                "calibration",
+                UnmdpoWarning,
+                stacklevel=3,
+            )
+
+    def predict(self, units: Units) -> Tensor:
+        """The heads' mean log scale, calibrated. All heads take part, since none has seen these prompts."""
+        logs = torch.stack([head.log_scales(units) for head in self.heads_])
+        return (logs.mean(0) - self.offset_).exp()
+
+    def tensors(self) -> dict[str, Tensor]:
+        named = {"q": self.q_, "curve": torch.tensor(self.curve_), "offset": self.offset_}
+        for fold, head in enumerate(self.heads_):
+            named |= head.tensors(f"{fold}.")
+        return named
+
+    def restore(self, tensors: dict[str, Tensor]) -> Self:
+        self.q_, self.curve_, self.offset_ = tensors["q"], tensors["curve"].tolist(), tensors["offset"]
+        self.heads_ = restore_folds(tensors, self.map)
+        return self
+
+
+class ShrunkenScale(FrozenScale):
+    name: ClassVar = "shrunken"
+    settings: ShrunkenSettings
+
+    penalty_: float
+    factor_: float
+    base_: PooledScale
+
+    def fit(self, units: Units, rows: Rows) -> Self:
+        self.penalty_, self.factor_ = self._chosen(units, rows)
+        self.base_ = self._pooled(self.penalty_).fit(units, rows)
+        self.q_ = self.base_.q_**self.factor_
+        margin = margins(rows, self.settings.tau, self.settings.levels)
+        self.diagnostics_ = diagnose(self.q_, rows, margin, self.base_.scale_.squashed(units))
+        self.diagnostics_ |= {"penalty": self.penalty_, "factor": self.factor_} if self.factor_ else {"constant": 1.0}
+        return self
+
+    @property
+    def curve_(self) -> list[float]:
+        """Loss before each update of the head."""
+        return self.base_.curve_
+
+    def _chosen(self, units: Units, rows: Rows) -> tuple[float, float]:
+        """λ and the factor that lose least on unseen prompts; of equals, the first."""
+        losses, found = losses_by(self.settings)(rows.valid_rows), {}
+        for penalty in self.settings.penalties:
+            log_q = out_of_fold_log_scales(partial(self._pooled, penalty), units, rows)
+            for factor in self.settings.factors:
+                found[penalty, factor] = float(losses(factor * log_q).mean())
+        return min(found, key=found.__getitem__)
+
+    def _pooled(self, penalty: float) -> PooledScale:
+        shared = set(PooledSettings.model_fields) & set(ShrunkenSettings.model_fields)
+        return PooledScale(**{name: getattr(self.settings, name) for name in shared}, penalty=penalty)
+
+    def predict(self, units: Units) -> Tensor:
+        return self.base_.predict(units) ** self.factor_
+
+    def tensors(self) -> dict[str, Tensor]:
+        chosen = torch.tensor([self.penalty_, self.factor_], dtype=torch.float64)
+        return {"q": self.q_, "chosen": chosen} | {f"base.{name}": v for name, v in self.base_.tensors().items()}
+
+    def restore(self, tensors: dict[str, Tensor]) -> Self:
+        self.q_, (self.penalty_, self.factor_) = tensors["q"], tensors["chosen"].tolist()
+        base = {name.removeprefix("base."): value for name, value in tensors.items() if name.startswith("base.")}
+        self.base_ = self._pooled(self.penalty_).restore(base)
+        return self

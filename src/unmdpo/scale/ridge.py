@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from unmdpo.catalog.estimators import RidgeSettings
 from unmdpo.scale import maps
 from unmdpo.scale.base import FrozenScale, domain_count, folds_of, with_enough_folds
 from unmdpo.scale.data import Rows, Units
@@ -20,6 +19,7 @@ from unmdpo.scale.diagnostics import diagnose
 from unmdpo.scale.features import Standardizer
 from unmdpo.scale.fitting import Losses, losses_by, margins
 from unmdpo.scale.maps import Center
+from unmdpo.scale.settings import RidgeSettings
 
 PATH = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03)  # α, for features of unit variance
 STEPS, ENOUGH = 12, 1e-6  # Newton steps at most, and the improvement below which they end

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
-MOST = 4.0  # times that early evidence may be enlarged
+LARGEST_GROWTH = 4.0  # times that early evidence may be enlarged
 LAST = 0.2  # of the comparisons, whose size the others are given
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -29,7 +29,7 @@ def grown(evidence: Floats, update: Integers, valid: Booleans) -> Grown:
     only ever grows, up to that of the last fifth."""
     last = _size_of_the_last(evidence[valid], update[valid])
     size = np.minimum(_typical_sizes(evidence[valid], update[valid], int(update.max()) + 1), last)[update]  # (n,)
-    usable = valid & (size * MOST >= last) & (size > 0)
+    usable = valid & (size * LARGEST_GROWTH >= last) & (size > 0)
     factor = np.divide(last, size, out=np.ones_like(size), where=usable)
     return Grown(evidence * factor, usable)
 

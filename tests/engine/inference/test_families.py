@@ -13,7 +13,7 @@ from unmdpo.data.identity import Message
 from unmdpo.engine.inference.embed import Embedder, embeddings_of
 from unmdpo.engine.inference.generate import GenerationSettings, Generator
 from unmdpo.engine.models import body
-from unmdpo.engine.pairs.encode import Encoder
+from unmdpo.engine.text.encode import Encoder
 
 WORDS = ((3, 1, 4, 1), (9,), (7, 9, 3, 2, 3, 8, 4, 6, 2, 6, 4, 3), (5, 9, 2, 6, 5, 3, 5))
 PROMPTS = [(Message("user", " ".join(f"w{word}" for word in words)),) for words in WORDS]

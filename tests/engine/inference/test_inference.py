@@ -15,14 +15,15 @@ from transformers import (
 )
 
 from tests.worlds.models import TINY, tiny, word_tokenizer
-from unmdpo.catalog.judges import FunctionSettings
+from unmdpo.core.errors import UserError
 from unmdpo.data.identity import Message
 from unmdpo.engine.inference.embed import Embedder, embed_prompts, embeddings_of
+from unmdpo.engine.inference.function_judge import check_function, checked, open_function
 from unmdpo.engine.inference.generate import GenerationSettings, Generator
-from unmdpo.engine.inference.judges import RewardModel, checked, open_function
-from unmdpo.engine.pairs.encode import Encoder
+from unmdpo.engine.inference.judges import FunctionSettings
+from unmdpo.engine.inference.reward_model import RewardModel
 from unmdpo.engine.settings import ModelSource
-from unmdpo.errors import UserError
+from unmdpo.engine.text.encode import Encoder
 
 
 def prompts(count):
@@ -131,7 +132,7 @@ def reward_folder(tokenizer, tmp_path_factory):
 
 
 def test_a_reward_model_scores_the_whole_conversation(reward_folder, encoder, monkeypatch):
-    monkeypatch.setattr("unmdpo.engine.inference.judges.TOKEN_BUDGET", 20)
+    monkeypatch.setattr("unmdpo.engine.inference.reward_model.TOKEN_BUDGET", 20)
     judge = RewardModel(ModelSource(path=str(reward_folder)))
     asked, responses = prompts(5), ["w1 w2", "", "w3", "w4 w5 w6 w7", "w1"]
     scores = checked(judge, asked, responses)
@@ -220,7 +221,7 @@ def test_a_function_can_judge():
     assert checked(judge, prompts(2), ["a", "abc"]) == [1.0, 3.0]
     for name in ("tests.engine.inference.test_inference:nobody", "no.such.module:f", "plain", "tests.conftest:os"):
         with pytest.raises(UserError, match="judge function"):
-            open_function(FunctionSettings.model_construct(function=name))
+            check_function(FunctionSettings.model_construct(function=name))
 
 
 def test_judges_that_misbehave_are_stopped():

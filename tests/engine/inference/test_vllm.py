@@ -14,14 +14,14 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.worlds.pipeline import recipe, world
+from unmdpo.core.errors import UserError
+from unmdpo.core.files import read_lines
 from unmdpo.engine.inference import vllm
 from unmdpo.engine.inference.vllm import Served, serving
 from unmdpo.engine.settings import ModelSource
-from unmdpo.errors import UserError
-from unmdpo.files import read_lines
-from unmdpo.pipeline.executors import execute
-from unmdpo.pipeline.run import open_run
-from unmdpo.pipeline.store import Store
+from unmdpo.execute import execute
+from unmdpo.results.run import open_run
+from unmdpo.store.store import Store
 
 SOURCE = ModelSource(path="base", revision="v2", chat_template={"enable_thinking": False})
 # A command that takes vLLM's arguments, and answers with the name it was told to serve under.

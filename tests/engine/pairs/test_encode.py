@@ -5,9 +5,9 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from unmdpo.core.errors import UserError
 from unmdpo.data import Comparison, Message, Origin
-from unmdpo.engine.pairs.encode import EncodedPairs, Encoder
-from unmdpo.errors import UserError
+from unmdpo.engine.text.encode import EncodedPairs, Encoder
 
 WORDS = ["<pad>", "<bos>", "<end>", "user:", "assistant:", "today:", "May", "June", "<nl>"]
 WORDS += [f"w{i}" for i in range(20)]

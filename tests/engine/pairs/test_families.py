@@ -8,10 +8,10 @@ import torch
 
 from tests.worlds.families import NAMES, VARIANTS, WINDOW, build
 from tests.worlds.models import one_by_one, pair
-from unmdpo.engine.pairs.encode import EncodedPair, EncodedPairs
+from unmdpo.core.errors import UserError
 from unmdpo.engine.pairs.proof import prove
 from unmdpo.engine.pairs.scorer import PairScorer
-from unmdpo.errors import UserError
+from unmdpo.engine.text.encode import EncodedPair, EncodedPairs
 
 PAIRS = [pair(5, 7, 4, 1), pair(1, 1, 9, 2), pair(12, 3, 20, 3), pair(3, 8, 8, 4), pair(14, 30, 20, 5)]
 ENCODED = EncodedPairs.of(PAIRS)

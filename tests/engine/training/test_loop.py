@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from tests.worlds.engine import encoded, same, trainer, weights, world
+from unmdpo.core.errors import UnmdpoWarning
 from unmdpo.engine.pairs.score import score
 from unmdpo.engine.training.checkpoint import checkpoints
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.loop import LoopSettings, Validation, train
 from unmdpo.engine.training.metrics import Progress, TensorBoard, WeightsAndBiases, clock, roughly
 from unmdpo.engine.training.schedule import batch_of
-from unmdpo.errors import UnmdpoWarning
 from unmdpo.scale import JointScale, Units
 
 EVERY_UPDATE = LoopSettings(checkpoint_updates=1)
@@ -37,8 +37,8 @@ class KillAfter:
         pass
 
 
-def lines(folder, name="metrics"):
-    return [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+def lines(folder, name="metrics.jsonl"):
+    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
 
 
 @pytest.mark.parametrize(("objective", "scale"), [("gamma-po", None), ("unm-ao", JointScale)])
@@ -59,7 +59,7 @@ def test_killed_after_any_update_the_end_is_the_same(tmp_path, objective, scale,
             files = [ours] if ours.is_file() else sorted(p for p in ours.rglob("*") if p.is_file())
             assert files
             for path in files:
-                if path.name in ("throughput.jsonl", "checkpoint.json"):
+                if path.name in ("throughput.log", "checkpoint.json"):
                     continue  # how fast it went, and its checksum
                 twin = theirs if ours.is_file() else theirs / path.relative_to(ours)
                 assert path.read_bytes() == twin.read_bytes(), path
@@ -160,7 +160,7 @@ def test_checkpoints_by_time_and_the_last_ones_kept(tmp_path):
 
 def test_every_metric_has_its_name(tmp_path):
     train(trainer("unm-wr"), tmp_path)
-    line, pace = lines(tmp_path)[2], lines(tmp_path, "throughput")[2]
+    line, pace = lines(tmp_path)[2], lines(tmp_path, "throughput.log")[2]
     assert {
         "loss", "grad_norm", "learning_rate", "epoch", "num_tokens", "rewards/chosen", "rewards/rejected",
         "rewards/accuracies", "rewards/margins", "logps/chosen", "logps/rejected", "pairs/valid",

@@ -7,6 +7,7 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss
 from tests.worlds.engine import SETTINGS, encoded
 from tests.worlds.families import build
 from tests.worlds.models import PAIRS, tiny
+from unmdpo.core.errors import UserError
 from unmdpo.engine.pairs.packing import PackedBatch
 from unmdpo.engine.pairs.router import load_metrics
 from unmdpo.engine.pairs.score import score
@@ -15,7 +16,6 @@ from unmdpo.engine.settings import ComputeSettings, ObjectiveChoice
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.schedule import batch_of
 from unmdpo.engine.training.trainer import Trainer
-from unmdpo.errors import UserError
 
 GATE = "model.layers.1.mlp.gate.weight"
 

@@ -9,6 +9,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from tests.worlds.engine import SETTINGS, encoded, same, trainer, weights, world
+from unmdpo.core.errors import UserError
 from unmdpo.engine.pairs.score import score
 from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.engine.settings import ObjectiveChoice
@@ -17,7 +18,6 @@ from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.optimizer import MasterWeights
 from unmdpo.engine.training.schedule import batch_of, epoch_order, learning_rate
 from unmdpo.engine.training.trainer import Trainer
-from unmdpo.errors import UserError
 from unmdpo.objectives import OBJECTIVES, PairLogps
 from unmdpo.scale import EMAScale, JointScale
 

@@ -2,48 +2,49 @@
 
 from collections.abc import Iterable
 
+from unmdpo.core.errors import did_you_mean
 from unmdpo.data.rows import Row
-from unmdpo.data.sources.alpaca_eval import AlpacaEval
-from unmdpo.data.sources.arena import Arena
+from unmdpo.data.sources.annotated import HELPSTEER2, HELPSTEER3, PANDALM
+from unmdpo.data.sources.arena import ARENA
 from unmdpo.data.sources.base import Source, SourceSettings
-from unmdpo.data.sources.helpsteer import HelpSteerRatings
-from unmdpo.data.sources.helpsteer2 import HelpSteer2
-from unmdpo.data.sources.helpsteer3 import HelpSteer3, HelpSteer3Edits
-from unmdpo.data.sources.hh import HelpfulHarmless
-from unmdpo.data.sources.openai import Summaries, WebGPT
-from unmdpo.data.sources.pandalm import PandaLM, PandaLMTraining
-from unmdpo.data.sources.preference import Preference
-from unmdpo.data.sources.ranked import Ranked
-from unmdpo.data.sources.reward_bench import GoodAndBad
-from unmdpo.data.sources.safe_rlhf import SafeHarmless, SafeHelpful
-from unmdpo.data.sources.scored import Scored
-from unmdpo.data.sources.shp import HumanPreferences
-from unmdpo.data.sources.ultrafeedback import UltraFeedback
-from unmdpo.errors import did_you_mean
+from unmdpo.data.sources.pairs import (
+    ALPACA_EVAL,
+    HELPSTEER3_EDITS,
+    LISTS,
+    PANDALM_TRAINING,
+    SAFE_HARMLESS,
+    SAFE_HELPFUL,
+    SHP,
+    WEBGPT,
+)  # fmt: skip
+from unmdpo.data.sources.preference import PREFERENCE
+from unmdpo.data.sources.scored import HELPSTEER, RANKED, SCORED, ULTRAFEEDBACK
+from unmdpo.data.sources.summaries import SUMMARIES
+from unmdpo.data.sources.transcripts import TRANSCRIPTS
 
 MOST_SHOWN = 12
 
 # In the order `detect` tries them: the most specific columns first.
-SOURCES: dict[str, type[Source]] = {
-    "helpsteer3": HelpSteer3,
-    "helpsteer3-edits": HelpSteer3Edits,
-    "helpsteer2": HelpSteer2,
-    "helpsteer": HelpSteerRatings,
-    "pandalm": PandaLM,
-    "pandalm-training": PandaLMTraining,
-    "ultrafeedback": UltraFeedback,
-    "ranked": Ranked,
-    "shp": HumanPreferences,
-    "summaries": Summaries,
-    "webgpt": WebGPT,
-    "safe-rlhf": SafeHelpful,
-    "safe-rlhf-harmless": SafeHarmless,
-    "arena": Arena,
-    "alpaca-eval": AlpacaEval,
-    "hh": HelpfulHarmless,
-    "good-and-bad": GoodAndBad,
-    "preference": Preference,
-    "scored": Scored,
+SOURCES: dict[str, Source] = {
+    "helpsteer3": HELPSTEER3,
+    "helpsteer3-edits": HELPSTEER3_EDITS,
+    "helpsteer2": HELPSTEER2,
+    "helpsteer": HELPSTEER,
+    "pandalm": PANDALM,
+    "pandalm-training": PANDALM_TRAINING,
+    "ultrafeedback": ULTRAFEEDBACK,
+    "ranked": RANKED,
+    "shp": SHP,
+    "summaries": SUMMARIES,
+    "webgpt": WEBGPT,
+    "safe-rlhf": SAFE_HELPFUL,
+    "safe-rlhf-harmless": SAFE_HARMLESS,
+    "arena": ARENA,
+    "alpaca-eval": ALPACA_EVAL,
+    "hh": TRANSCRIPTS,
+    "good-and-bad": LISTS,
+    "preference": PREFERENCE,
+    "scored": SCORED,
 }
 
 # Shapes that people bring and that hold no comparisons, with what to take instead.

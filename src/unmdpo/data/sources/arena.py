@@ -7,16 +7,15 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
+from unmdpo.core.errors import did_you_mean
 from unmdpo.data.bad import BadRows
 from unmdpo.data.comparison import BOTH_BAD, Comparison
 from unmdpo.data.identity import Message, Prompt
 from unmdpo.data.rows import Row
-from unmdpo.data.sources.base import Source, Unlabelled
-from unmdpo.errors import did_you_mean
+from unmdpo.data.sources.base import Source, Texts, shape
 
-MOST = 3  # net votes that count
+MOST_VOTES = 3  # net votes that count
 CONVERSATIONS = (("conversation_a", "conversation_b"), ("messages_a", "messages_b"))
 RESPONSES = (("response_a", "response_b"), ("response_1", "response_2"))
 WINNERS = ("winner_model_a", "winner_model_b", "winner_tie")
@@ -26,44 +25,10 @@ VERDICTS = {
 BOTH_BAD_VERDICTS = {"tie (bothbad)", "both_bad"}
 
 
-class Arena(Source):
-    shapes: ClassVar = (
-        *(frozenset({*names, "winner"}) for names in CONVERSATIONS),
-        frozenset({"prompt", *RESPONSES[0], *WINNERS[:2]}),
-        frozenset({"prompt", *RESPONSES[0], "winner"}),
-        frozenset({"prompt", "model_a", "model_b", *RESPONSES[1], "winner"}),
-    )
-    labels: ClassVar = "votes"
-    strength: ClassVar = "the net number of votes on the same two answers, at most 3"
-    also: ClassVar = (
-        "lmsys/chatbot_arena_conversations",
-        "lmarena-ai/arena-human-preference-55k",
-        "lmarena-ai/arena-human-preference-100k",
-        "lmarena-ai/arena-human-preference-140k",
-        "lmsys/mt_bench_human_judgments",
-    )
-
-    def comparisons(self, rows: Iterable[Row], bad: BadRows) -> Iterator[Comparison]:
-        """In the order of first votes; what is kept of a battle until all votes are read is its first row."""
-        battles: dict[bytes, _Battle] = {}
-        cast = set[bytes]()
-        for battle in bad.parse(rows, _battle):
-            if battle.ballot in cast:
-                bad.left_out["the same vote again"] += 1
-                continue
-            cast.add(battle.ballot)
-            known = battles.setdefault(battle.name, battle)
-            if known is not battle:
-                known.join(battle)
-                bad.left_out["another vote on the same two answers, counted with the first"] += 1
-        for battle in battles.values():
-            yield battle.comparison
-
-
 @dataclass
 class _Battle:
     row: Row
-    texts: Unlabelled
+    texts: Texts
     votes: list[int]  # positive for the second answer
     both_bad: list[bool] = field(default_factory=list)
     ballot: bytes = b""  # of the whole row: two that are equal are one vote
@@ -81,7 +46,7 @@ class _Battle:
 
     @property
     def comparison(self) -> Comparison:
-        net = max(-MOST, min(MOST, sum(self.votes)))
+        net = max(-MOST_VOTES, min(MOST_VOTES, sum(self.votes)))
         made = self.texts.compare(self.row, net, tuple(self.votes))
         return replace(made, tie=BOTH_BAD) if net == 0 and all(self.both_bad) else made
 
@@ -89,7 +54,7 @@ class _Battle:
 def _battle(row: Row) -> _Battle:
     vote, both_bad = _verdict(row)
     prompt, first, second = _texts(row)
-    texts = Unlabelled(prompt, first, second, language=row.optional_text("language"))
+    texts = Texts(prompt, first, second, language=row.optional_text("language"))
     # only what the comparison needs is kept: rows have metadata many times its size
     whole = json.dumps(row.values, sort_keys=True, default=str)
     ballot = hashlib.sha256(whole.encode()).digest()
@@ -167,3 +132,40 @@ def _parsed(row: Row, column: str) -> object:
         return json.loads(row.text(column))
     except ValueError:
         return row.text(column)
+
+
+def _read(source: Source, rows: Iterable[Row], bad: BadRows) -> Iterator[Comparison]:
+    """In the order of first votes; what is kept of a battle until all votes are read is its first row."""
+    battles: dict[bytes, _Battle] = {}
+    cast = set[bytes]()
+    for battle in bad.parse(rows, _battle):
+        if battle.ballot in cast:
+            bad.left_out["the same vote again"] += 1
+            continue
+        cast.add(battle.ballot)
+        known = battles.setdefault(battle.name, battle)
+        if known is not battle:
+            known.join(battle)
+            bad.left_out["another vote on the same two answers, counted with the first"] += 1
+    for battle in battles.values():
+        yield battle.comparison
+
+
+ARENA = Source(
+    (
+        *(shape(*names, "winner") for names in CONVERSATIONS),
+        shape("prompt", *RESPONSES[0], *WINNERS[:2]),
+        shape("prompt", *RESPONSES[0], "winner"),
+        shape("prompt", "model_a", "model_b", *RESPONSES[1], "winner"),
+    ),
+    _read,
+    "the net number of votes on the same two answers, at most 3",
+    labels="votes",
+    also=(
+        "lmsys/chatbot_arena_conversations",
+        "lmarena-ai/arena-human-preference-55k",
+        "lmarena-ai/arena-human-preference-100k",
+        "lmarena-ai/arena-human-preference-140k",
+        "lmsys/mt_bench_human_judgments",
+    ),
+)

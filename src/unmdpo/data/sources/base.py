@@ -1,16 +1,15 @@
-"""What a source is: the columns it recognizes, and how its rows become comparisons."""
+"""What a source is: the columns by which it is recognized, and how its rows become comparisons."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import NamedTuple, Self
 
+from unmdpo.core.errors import UserError
 from unmdpo.data.bad import BadRows
 from unmdpo.data.comparison import Comparison
 from unmdpo.data.identity import Message, Prompt
 from unmdpo.data.rows import Row
 from unmdpo.data.strength import PairRule, StrengthRule
-from unmdpo.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -32,47 +31,7 @@ class HubData(NamedTuple):
     validation_rows: int = 0  # an upper bound on the validation split's prompts
 
 
-class Source(ABC):
-    """Turns rows of one shape into comparisons."""
-
-    shapes: ClassVar[tuple[frozenset[str], ...]]  # a row with all columns of one of these sets fits
-    labels: ClassVar[str] = "strength labels"
-    hub: ClassVar[HubData | None] = None
-    also: ClassVar[tuple[str, ...]] = ()  # other data sets of this shape, by their names on the Hub
-    strength: ClassVar[str] = "its labels"  # where the strength comes from, in words
-    thresholds: ClassVar[tuple[float, ...] | None] = None  # of margins, if the data has usual ones; else quantiles
-    split_column: ClassVar[str | None] = None  # set if one file holds several splits
-    uses: ClassVar[frozenset[str]] = frozenset()  # the settings this source reads
-
-    def __init__(self, settings: SourceSettings | None = None) -> None:
-        self.settings = settings or SourceSettings()
-        for name, default in vars(SourceSettings()).items():
-            if name not in self.uses and getattr(self.settings, name) != default:
-                raise UserError(f"this data comes with {self.labels}, so {name} settings do not apply to it")
-
-    @classmethod
-    def fits(cls, row: Row) -> bool:
-        return any(columns <= row.values.keys() for columns in cls.shapes)
-
-    @property
-    def rule(self) -> StrengthRule:
-        """How margins are cut: as the user says, or as is usual for this data."""
-        given = self.settings.strength
-        usual = self.thresholds is not None and given.thresholds is None and given.levels == len(self.thresholds) + 1
-        return given.model_copy(update={"thresholds": self.thresholds}) if usual else given
-
-    @abstractmethod
-    def comparisons(self, rows: Iterable[Row], bad: BadRows) -> Iterator[Comparison]:
-        """All comparisons in `rows`, ties included as strength or margin 0."""
-
-    def all_of(self, rows: Iterable[Row], bad: BadRows) -> list[Comparison]:
-        """The same in memory, with all strengths cut."""
-        found = list(self.comparisons(rows, bad))
-        levels = iter(self.rule.cut([row.margin for row in found if row.margin is not None]))
-        return [row if row.margin is None else replace(row, strength=next(levels), margin=None) for row in found]
-
-
-class Unlabelled(NamedTuple):
+class Texts(NamedTuple):
     """A row's texts, read without looking at any label."""
 
     prompt: Prompt
@@ -97,32 +56,74 @@ class Unlabelled(NamedTuple):
         )
 
 
-class AnnotatedSource(Source):
-    """A source with one pair per row and several annotators' votes on it.
+class Annotated(NamedTuple):
+    """How to read a row with one pair and several annotators' votes on it. Texts and labels are read separately, so an
+    audit can lock away the labels of its test prompts before anything parses them."""
 
-    Texts and labels are read separately, so an audit can lock away the labels of its test prompts before anything
-    parses them.
-    """
+    texts: Callable[[Row], Texts]
+    label: Callable[[Row], int]  # the aggregated signed strength; positive prefers the second response
+    votes: Callable[[Row], tuple[int, ...]]  # each annotator's
+    columns: tuple[str, ...]  # everything that `label` and `votes` read
 
-    label_columns: ClassVar[tuple[str, ...]]  # everything that `label` and `votes` read
 
-    @abstractmethod
-    def unlabelled(self, row: Row) -> Unlabelled: ...
+Reader = Callable[["Source", Iterable[Row], BadRows], Iterator[Comparison]]
 
-    @abstractmethod
-    def label(self, row: Row) -> int:
-        """The aggregated signed strength; positive prefers the second response."""
 
-    @abstractmethod
-    def votes(self, row: Row) -> tuple[int, ...]:
-        """Each annotator's signed strength; positive prefers the second response."""
+@dataclass(frozen=True)
+class Source:
+    """One shape of preference data."""
 
-    def comparison(self, row: Row) -> Comparison:
-        return self.unlabelled(row).compare(row, self.label(row), self.votes(row))
+    shapes: tuple[frozenset[str], ...]  # a row with all columns of one of these sets fits
+    read: Reader  # all comparisons of some rows, ties included as strength or margin 0
+    strength: str  # where the strength comes from, in words
+    _: KW_ONLY
+    labels: str = "strength labels"  # what the data comes with, so that some settings do not apply
+    uses: frozenset[str] = frozenset()  # the settings that it reads
+    thresholds: tuple[float, ...] | None = None  # of margins, if the data has usual ones; else quantiles
+    also: tuple[str, ...] = ()  # data sets of this shape, by their names on the Hub
+    hub: HubData | None = None
+    split_column: str | None = None  # set if one file holds several splits
+    accepts: Callable[[Row], bool] = lambda row: True  # besides having the columns
+    annotated: Annotated | None = None
+    finds_strength: bool = False  # strengths may be in any of several columns
+    settings: SourceSettings = SourceSettings()
+
+    def fits(self, row: Row) -> bool:
+        return any(columns <= row.values.keys() for columns in self.shapes) and self.accepts(row)
+
+    def configured(self, settings: SourceSettings) -> Self:
+        """The same with the user's settings, if they apply."""
+        for name, default in vars(SourceSettings()).items():
+            if name not in self.uses and getattr(settings, name) != default:
+                raise UserError(f"this data comes with {self.labels}, so {name} settings do not apply to it")
+        return replace(self, settings=settings)
+
+    @property
+    def rule(self) -> StrengthRule:
+        """How margins are cut: as the user says, or as is usual for this data."""
+        given = self.settings.strength
+        usual = self.thresholds is not None and given.thresholds is None and given.levels == len(self.thresholds) + 1
+        return given.model_copy(update={"thresholds": self.thresholds}) if usual else given
 
     def comparisons(self, rows: Iterable[Row], bad: BadRows) -> Iterator[Comparison]:
-        return bad.parse(rows, self.comparison)
+        return self.read(self, rows, bad)
+
+    def all_of(self, rows: Iterable[Row], bad: BadRows) -> list[Comparison]:
+        """The same in memory, with all strengths cut."""
+        found = list(self.comparisons(rows, bad))
+        levels = iter(self.rule.cut([row.margin for row in found if row.margin is not None]))
+        return [row if row.margin is None else replace(row, strength=next(levels), margin=None) for row in found]
 
 
-def asked(text: str) -> Prompt:
-    return (Message("user", text),)
+def shape(*columns: str) -> frozenset[str]:
+    return frozenset(columns)
+
+
+def one_by_one(comparison: Callable[[Row], Comparison]) -> Reader:
+    """For rows that each hold one comparison; a bad row is counted, not fatal."""
+    return lambda source, rows, bad: bad.parse(rows, comparison)
+
+
+def question(row: Row, column: str, *parts: str) -> Prompt:
+    """A prompt of one user turn; parts that are empty are left out."""
+    return row.check_prompt(column, (Message("user", "\n\n".join(part for part in parts if part)),))

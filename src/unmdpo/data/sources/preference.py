@@ -1,71 +1,54 @@
 """Pairs that say which response is better: TRL's shapes, and those of others with the same columns by other names."""
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from itertools import chain, islice, takewhile
-from typing import ClassVar
 
+from unmdpo.core.errors import UnmdpoWarning, UserError
 from unmdpo.data.bad import BadRows
 from unmdpo.data.comparison import Comparison
 from unmdpo.data.identity import Message, Prompt
 from unmdpo.data.rows import Row
-from unmdpo.data.sources.base import Source, asked
+from unmdpo.data.sources.base import Reader, Source, shape
 from unmdpo.data.strength import StrengthRule, are_strengths, grade, grade_columns, graded_by
-from unmdpo.errors import UnmdpoWarning, UserError
 
 ANSWERS = (("chosen", "rejected"), ("chosen_response", "rejected_response"), ("response_j", "response_k"))
 SYSTEMS = ("system", "system_prompt")
 BESIDE = ("documents", "passage")  # what may belong to a prompt, beside its other names
+ReadTexts = Callable[[Row], tuple[Prompt, str, str]]  # the prompt and both responses, the better one first
 HEAD, SHORT, NEARLY = 100, 12, 0.9  # rows looked at; a prompt that answers may begin with by chance; share of rows
 PROMPTS = ("prompt", "instruction", "question", "query", "input", "conversations", "trajectory", "messages", "context")
 
 
-class Preference(Source):
-    shapes: ClassVar = tuple(frozenset(answers) for answers in ANSWERS)
-    uses: ClassVar = frozenset({"strength"})
-    labels: ClassVar = "fixed pairs"
-    strength: ClassVar = "a `strength` column, a `margin`, or the difference of two scores; else 1"
-    also: ClassVar[tuple[str, ...]] = (
-        "HuggingFaceH4/ultrafeedback_binarized",
-        "argilla/ultrafeedback-binarized-preferences-cleaned",
-        "Skywork/Skywork-Reward-Preference-80K-v0.2",
-        "allenai/llama-3.1-tulu-3-8b-preference-mixture",
-        "allenai/olmo-2-1124-7b-preference-mix",
-        "Intel/orca_dpo_pairs",
-        "argilla/distilabel-intel-orca-dpo-pairs",
-        "argilla/dpo-mix-7k",
-        "allenai/reward-bench",
-        "openbmb/UltraInteract_pair",
-        "lvwerra/stack-exchange-paired",
-    )
+def pairs(texts: ReadTexts, *, may_repeat: bool = False) -> Reader:
+    """For rows that each hold one pair. What is so for the whole file, such as where strengths are, is settled by its
+    first rows; if responses `may_repeat` the prompt, whether they do."""
 
-    def comparisons(self, rows: Iterable[Row], bad: BadRows) -> Iterator[Comparison]:
-        """What is so for the whole file, such as where strengths are, is settled by its first rows."""
+    def read(source: Source, rows: Iterable[Row], bad: BadRows) -> Iterator[Comparison]:
         rest = iter(rows)
         head = list(islice(rest, HEAD))
-        return bad.parse(chain(head, rest), Reader(self, head).read)
+        return bad.parse(chain(head, rest), PairReader(source.rule, texts, head, may_repeat).read)
 
-    def texts(self, row: Row) -> tuple[Prompt, str, str]:
-        return _texts(row)
+    return read
 
 
-class Reader:
+class PairReader:
     """Reads rows that give their strength in the same columns, and their prompt in the same way."""
 
-    def __init__(self, source: Preference, head: Sequence[Row]) -> None:
-        self.source, self.rule = source, source.rule
+    def __init__(self, rule: StrengthRule, texts: ReadTexts, head: Sequence[Row], may_repeat: bool) -> None:
+        self.rule, self.texts = rule, texts
         self.columns = settled(head, self.rule)
-        self.repeats = type(source) is Preference and _repeats(head)
+        self.repeats = may_repeat and _repeats(head)
         self.unused = unused(head)
-        self._told = False
+        self._warned = False
         if self.rule.labels is not None and not (self.columns and are_strengths(self.columns, self.rule)):
             raise UserError("strength.labels says what words mean: name the column that holds them in strength.column")
 
     def read(self, row: Row) -> Comparison:
         comparison = self._comparison(row)
-        self._tell(row)
+        self._warn_once(row)
         columns = self.columns
         if not row.values.keys() >= set(columns) or (not columns and self._graded(row)):
             raise row.error(
@@ -83,7 +66,7 @@ class Reader:
         return any(all(name in row for name in names) for names in graded_by(row))
 
     def _comparison(self, row: Row) -> Comparison:
-        prompt, chosen, rejected = self.source.texts(row)
+        prompt, chosen, rejected = self.texts(row)
         if self.repeats:
             chosen, rejected = _without_prompt(row, chosen, rejected)
         return Comparison(
@@ -97,11 +80,11 @@ class Reader:
             votes=_votes(row, self.rule.levels),
         )
 
-    def _tell(self, first: Row) -> None:
-        """Once, with the first row that can be read."""
-        if self._told:
+    def _warn_once(self, first: Row) -> None:
+        """With the first row that can be read."""
+        if self._warned:
             return
-        self._told = True
+        self._warned = True
         if not self.columns:
             _warn(f"{first.origin.file}: no strengths, margins or scores were found; every strength is 1, "
                   "so margins carry no information")  # fmt: skip
@@ -125,7 +108,7 @@ def settled(head: Sequence[Row], rule: StrengthRule) -> tuple[str, ...]:
 
 
 def _repeats(head: Sequence[Row]) -> bool:
-    """Whether texts that stand next to a prompt begin with it, in nearly all rows; short ones may do so by chance."""
+    """Whether texts next to a prompt begin with it, in nearly all rows; short ones may do so by chance."""
     long = [row for row in head if len(_prompt_text(row)) >= SHORT]
     return 2 * len(long) >= len(head) > 0 and sum(map(_repeats_prompt, long)) >= NEARLY * len(long)
 
@@ -182,7 +165,7 @@ def _votes(row: Row, levels: int) -> tuple[int, ...]:
 
 
 def _texts(row: Row) -> tuple[Prompt, str, str]:
-    """The prompt and both responses. Whole conversations hold the prompt themselves; single answers stand next to it;
+    """The prompt and both responses. Whole conversations hold the prompt themselves; single answers are next to it;
     plain texts without a prompt begin with it."""
     names = next((names for names in ANSWERS if row.values.keys() >= set(names)), ANSWERS[0])
     row = row.unpacked((*PROMPTS, *names))
@@ -204,7 +187,7 @@ def _asked(row: Row, column: str) -> Prompt:
     """The prompt in its own column, perhaps with Alpaca's `input` and `history`, or a `system` message beside it."""
     prompt = row.conversation(column)
     if column == "instruction" and isinstance(row.value(column), str) and row.optional_text("input"):
-        prompt = asked(f"{row.text(column)}\n{row.text('input')}")
+        prompt = (Message("user", f"{row.text(column)}\n{row.text('input')}"),)
     if isinstance(row.values.get("history"), list):
         prompt = (*_history(row), *prompt)
     return row.check_prompt(column, _with_system(row, prompt))
@@ -285,4 +268,27 @@ def _whole_text(row: Row, names: tuple[str, str]) -> tuple[Prompt, str, str]:
     prompt = common[: max(common.rfind(" "), common.rfind("\n")) + 1].rstrip()  # whole words only
     if not prompt:
         raise row.error(f"'{names[0]}' and '{names[1]}' share no prefix, and there is no column 'prompt'")
-    return asked(prompt), chosen[len(prompt) :], rejected[len(prompt) :]
+    return (Message("user", prompt),), chosen[len(prompt) :], rejected[len(prompt) :]
+
+
+PREFERENCE = Source(
+    tuple(shape(*answers) for answers in ANSWERS),
+    pairs(_texts, may_repeat=True),
+    "a `strength` column, a `margin`, or the difference of two scores; else 1",
+    uses=frozenset({"strength"}),
+    labels="fixed pairs",
+    finds_strength=True,
+    also=(
+        "HuggingFaceH4/ultrafeedback_binarized",
+        "argilla/ultrafeedback-binarized-preferences-cleaned",
+        "Skywork/Skywork-Reward-Preference-80K-v0.2",
+        "allenai/llama-3.1-tulu-3-8b-preference-mixture",
+        "allenai/olmo-2-1124-7b-preference-mix",
+        "Intel/orca_dpo_pairs",
+        "argilla/distilabel-intel-orca-dpo-pairs",
+        "argilla/dpo-mix-7k",
+        "allenai/reward-bench",
+        "openbmb/UltraInteract_pair",
+        "lvwerra/stack-exchange-paired",
+    ),
+)

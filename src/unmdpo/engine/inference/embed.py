@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from unmdpo.core.errors import UserError
 from unmdpo.data.identity import Prompt
 from unmdpo.engine.inference.padding import padding_is_harmless, shortest_and_longest
 from unmdpo.engine.models import body
-from unmdpo.engine.pairs.encode import CHUNK, Encoder, Tokens
 from unmdpo.engine.pairs.padding import alike, padded
 from unmdpo.engine.ranks import Ranks
-from unmdpo.errors import UserError
+from unmdpo.engine.text.encode import CHUNK, Encoder, Tokens
 
 LONGEST = 2048  # tokens
 BUDGETS = (4096, 65_536)  # tokens in a batch, on a CPU and on a GPU

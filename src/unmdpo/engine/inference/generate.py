@@ -14,16 +14,16 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
+from unmdpo.core.errors import UserError
 from unmdpo.data.identity import Prompt
 from unmdpo.engine.inference.decode import can_decode, decode
 from unmdpo.engine.inference.padding import of_one_length, padding_is_harmless, shortest_and_longest
 from unmdpo.engine.models import longest_input
-from unmdpo.engine.pairs.encode import Encoder
 from unmdpo.engine.pairs.padding import alike, padded
 from unmdpo.engine.pairs.rope import rope_limit
 from unmdpo.engine.ranks import Ranks
 from unmdpo.engine.settings import MAX_NEW_TOKENS
-from unmdpo.errors import UserError
+from unmdpo.engine.text.encode import Encoder
 
 
 @dataclass(frozen=True)

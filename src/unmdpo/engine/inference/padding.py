@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from unmdpo.core.errors import UnmdpoWarning
 from unmdpo.engine.pairs.padding import alike
-from unmdpo.errors import UnmdpoWarning
 
 BOUNDS = {torch.float64: 1e-4, torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.1}  # of a row's norm
 

@@ -20,14 +20,14 @@ from typing import IO
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from unmdpo.catalog.endpoints import Endpoint
+from unmdpo.core.errors import UserError
+from unmdpo.core.processes import FAREWELL
+from unmdpo.engine.inference.endpoints import Endpoint
 from unmdpo.engine.settings import ModelSource
-from unmdpo.errors import UserError
-from unmdpo.leash import FAREWELL
 
 PATIENCE, POLL = 900.0, 0.5  # seconds until a server must be ready, and between looks
 TORCHRUN = ("TORCHELASTIC_", "RANK", "LOCAL_", "WORLD_SIZE", "MASTER_", "GROUP_", "ROLE_")
-TOLD = 20  # last lines of a server that failed
+REMARKS = 20  # last lines of a server that failed
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def serving(served: Served, more: Sequence[str] = ()) -> Iterator[Endpoint]:
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said,
         subprocess.Popen(
-            [sys.executable, "-P", "-m", "unmdpo.leash", *served.command(port), *more],
+            [sys.executable, "-P", "-m", "unmdpo.core.processes", *served.command(port), *more],
             stdin=subprocess.PIPE,  # the server ends when this is closed, so also if this process is killed
             stdout=said,
             stderr=subprocess.STDOUT,
@@ -117,7 +117,7 @@ def _environment() -> dict[str, str]:
 
 def _last_words(server: "subprocess.Popen[bytes]", said: IO[str]) -> str:
     said.seek(0)
-    return f"vLLM ended with code {server.returncode}:\n{''.join(said.readlines()[-TOLD:])}"
+    return f"vLLM ended with code {server.returncode}:\n{''.join(said.readlines()[-REMARKS:])}"
 
 
 def _executable() -> str:

@@ -1,7 +1,8 @@
 """Attention by FlashAttention 4, where it is installed (`unmdpo[fa4]`) and the GPU is one that it was made for.
 
-On one H200 it takes half the time of FlexAttention over the same pairs (docs/performance.md). It computes in 16 bits
-only, so the layout is proven with the model's usual attention, and the kernel by itself, on the model's own heads.
+On one H200 it takes half the time of FlexAttention over the same pairs (docs/evidence/performance.md). It computes in
+16 bits only, so the layout is proven with the model's usual attention, and the kernel by itself, on the model's own
+heads.
 """
 
 import os

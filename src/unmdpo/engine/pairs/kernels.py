@@ -1,5 +1,5 @@
-"""Triton kernels for a GPU, where PyTorch's own take three times as long (docs/performance.md): sums over logits, read
-once, whose gradient takes their place; and sums of gradients."""
+"""Triton kernels for a GPU, where PyTorch's own take three times as long (docs/evidence/performance.md): sums over
+logits, read once, whose gradient takes their place; and sums of gradients."""
 
 from typing import Any
 

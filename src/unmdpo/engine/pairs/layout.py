@@ -7,9 +7,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unmdpo.engine.pairs.encode import NO_LIMIT, EncodedPair, longest
 from unmdpo.engine.pairs.packing import BLOCK, PackedBatch, PairBatch, balanced, first_fit, padded_length, rounded_up
 from unmdpo.engine.pairs.padding import PaddedBatch, SingleBatch, alike
+from unmdpo.engine.text.encode import NO_LIMIT, EncodedPair, longest
 
 ROUND = 128  # tokens; matrix products are fast at multiples of it
 # From fast to plain. Flash is packed too, for FlashAttention.

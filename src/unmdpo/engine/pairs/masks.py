@@ -64,8 +64,8 @@ def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
 def window_of(rule: Rule, longest: int, device: torch.device | None = None) -> int | None:
     """How many positions back a causal rule looks, its own included; None if it sees everything within `longest`.
 
-    Asked on the CPU, so that a GPU need not be waited for, except about rules that use its tensors. Rules of another
-    kind raise `CannotPack`.
+    On the CPU, so that a GPU need not be waited for, except for rules that use its tensors. Rules of another kind
+    raise `CannotPack`.
     """
     try:
         return _window(rule, longest, torch.device("cpu"))

@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmdpo.engine.pairs.encode import EncodedPair
 from unmdpo.engine.pairs.sequences import Sequences
+from unmdpo.engine.text.encode import EncodedPair
 
 PROMPT, CHOSEN, REJECTED = 0, 1, 2
 BLOCK = 128  # tokens per block of FlexAttention's mask

@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmdpo.engine.pairs.encode import EncodedPair
 from unmdpo.engine.pairs.packing import PairBatch, same_responses
+from unmdpo.engine.text.encode import EncodedPair
 
 
 def alike(lengths: Sequence[int], budget: int) -> list[list[int]]:

@@ -18,15 +18,15 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from unmdpo.core.errors import UnmdpoWarning, UserError
 from unmdpo.engine.models import longest_input
-from unmdpo.engine.pairs.encode import EncodedPair, EncodedPairs, longest
 from unmdpo.engine.pairs.flash import check_kernel
 from unmdpo.engine.pairs.layout import Layout
 from unmdpo.engine.pairs.masks import CannotPack
 from unmdpo.engine.pairs.packing import PackedBatch
 from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.engine.ranks import Ranks
-from unmdpo.errors import UnmdpoWarning, UserError
+from unmdpo.engine.text.encode import EncodedPair, EncodedPairs, longest
 
 # Rounding adds up like a random walk: nats per response, divided by the root of its tokens.
 # On one H200 with a random 1B model, 0.02 in bfloat16 and 0.0003 in float32.

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from unmdpo.engine.pairs.encode import NO_LIMIT
+from unmdpo.engine.text.encode import NO_LIMIT
 
 LENGTH_DEPENDENT = ("longrope", "dynamic")
 

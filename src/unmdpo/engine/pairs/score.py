@@ -4,11 +4,11 @@ import torch
 from torch import Tensor
 
 from unmdpo.engine.cost import microbatch_tokens
-from unmdpo.engine.pairs.encode import EncodedPairs
 from unmdpo.engine.pairs.proof import prove_once
 from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.engine.ranks import Ranks
 from unmdpo.engine.tally import Report, Tally
+from unmdpo.engine.text.encode import EncodedPairs
 
 
 @torch.no_grad()

@@ -9,7 +9,6 @@ from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from unmdpo.engine.models import body, decoder_layers, disable_dropout
-from unmdpo.engine.pairs.encode import EncodedPair
 from unmdpo.engine.pairs.flash import can_flash
 from unmdpo.engine.pairs.head import Head
 from unmdpo.engine.pairs.layout import Layout, Packing
@@ -20,6 +19,7 @@ from unmdpo.engine.pairs.padding import PaddedBatch, SingleBatch
 from unmdpo.engine.pairs.rope import forget_length, rope_limit
 from unmdpo.engine.pairs.router import Router
 from unmdpo.engine.pairs.sequences import ATTENTION
+from unmdpo.engine.text.encode import EncodedPair
 
 # Block sizes of FlexAttention's kernels, measured on one H200 with heads of 64 (benchmarks/engine.py).
 HOPPER_BLOCKS: dict[str, int] = {

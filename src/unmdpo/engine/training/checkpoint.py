@@ -17,11 +17,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from unmdpo.engine.ranks import Ranks
-from unmdpo.engine.training.optimizer import moments, restore, steps
-from unmdpo.engine.training.trainer import Trainer
-from unmdpo.errors import UnmdpoWarning, UserError
-from unmdpo.files import (
+from unmdpo.core.errors import UnmdpoWarning, UserError
+from unmdpo.core.files import (
     apply_umask,
     file_names,
     put_in_place,
@@ -33,6 +30,9 @@ from unmdpo.files import (
     temporary,
     write_json,
 )
+from unmdpo.engine.ranks import Ranks
+from unmdpo.engine.training.optimizer import moments, restore, steps
+from unmdpo.engine.training.trainer import Trainer
 from unmdpo.objectives import AdaptiveObjective
 
 DESCRIPTION = "checkpoint.json"
@@ -84,8 +84,10 @@ def newest_intact(folder: Path) -> Path | None:
         aside = path.with_name(f"damaged-{path.name}")
         remove(aside)
         path.rename(aside)
-        told = f"the checkpoint {path} is not used: {problem}; training goes on from the one before, or the beginning"
-        warnings.warn(told, UnmdpoWarning, stacklevel=2)
+        message = (
+            f"the checkpoint {path} is not used: {problem}; training goes on from the one before, or the beginning"
+        )
+        warnings.warn(message, UnmdpoWarning, stacklevel=2)
     return None
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unmdpo.engine.pairs.encode import EncodedPairs
-from unmdpo.errors import UserError
+from unmdpo.core.errors import UserError
+from unmdpo.engine.text.encode import EncodedPairs
 from unmdpo.objectives import PairLogps
 
 
@@ -19,7 +19,7 @@ class TrainingData:
     strength: Tensor  # (n,)
     reference: Tensor | None = None  # (n, 2) log-probabilities of chosen and rejected
     scale: Tensor | None = None  # (n,) frozen q
-    unit: Tensor | None = None  # (n,) each pair's unit, for a scale that learns beside the policy
+    unit: Tensor | None = None  # (n,) each pair's unit, for a scale trained with the policy
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -49,5 +49,5 @@ class TrainingData:
 
     def units(self, slots: Sequence[int]) -> Tensor:
         if self.unit is None:
-            raise UserError("a scale that learns beside the policy needs the unit of every pair")
+            raise UserError("a scale trained with the policy needs the unit of every pair")
         return self.unit[list(slots)]

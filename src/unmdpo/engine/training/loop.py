@@ -1,7 +1,7 @@
 """A whole training run in a folder: resume, train, validate, log, checkpoint.
 
 folder/metrics.jsonl      what training did: the same bytes whether or not it was interrupted
-folder/throughput.jsonl   how fast it went
+folder/throughput.log   how fast it went
 folder/checkpoints/       the last few, including the final one, each with both logs up to it; or in a folder apart
 """
 
@@ -20,17 +20,17 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from unmdpo.core.errors import Stopped
 from unmdpo.engine.cost import forward_flops, peak_rate, training_passes
 from unmdpo.engine.pairs.score import score
 from unmdpo.engine.training.checkpoint import load_checkpoint, newest_intact, save_checkpoint
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.metrics import JsonLines, Sink, batch_metrics
 from unmdpo.engine.training.trainer import Trainer
-from unmdpo.errors import Stopped
 from unmdpo.objectives import AdaptiveObjective
 from unmdpo.scale import Units
 
-LOGS = METRICS, THROUGHPUT = "metrics.jsonl", "throughput.jsonl"
+LOGS = METRICS, THROUGHPUT = "metrics.jsonl", "throughput.log"
 EVAL_LOSS = "eval_loss"
 
 
@@ -115,7 +115,7 @@ class Patience:
 class Validation:
     """Evaluates held-out pairs without changing anything.
 
-    A scale that learns beside the policy predicts q for new prompts from their features, so it needs `units`.
+    A scale trained with the policy predicts q for new prompts from their features, so it needs `units`.
     """
 
     data: TrainingData

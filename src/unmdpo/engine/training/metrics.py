@@ -12,13 +12,13 @@ from typing import Protocol
 
 from torch import Tensor
 
-from unmdpo.catalog.objectives import MarginSettings, Objective
+from unmdpo.core.errors import UserError
+from unmdpo.core.files import expanded
+from unmdpo.core.margins import StrengthMap
+from unmdpo.core.settings import Strict
 from unmdpo.engine.settings import LoggingSettings
-from unmdpo.errors import UserError
-from unmdpo.files import expanded
 from unmdpo.objectives import PairLogps
-from unmdpo.placement import StrengthMap
-from unmdpo.settings import Strict
+from unmdpo.objectives.table import MarginSettings, Objective
 
 Metrics = Mapping[str, float]
 

@@ -15,14 +15,14 @@ from torch.nn.functional import logsigmoid
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from unmdpo.engine.inference.judges import HEADS
+from unmdpo.core.errors import OutOfMemory, UserError
+from unmdpo.engine.inference.reward_model import HEADS
 from unmdpo.engine.models import disable_dropout, read_weights
 from unmdpo.engine.pairs.padding import alike, padded
 from unmdpo.engine.ranks import local_device
 from unmdpo.engine.settings import AdapterSettings, ModelSource, updates_per_epoch
 from unmdpo.engine.tally import Report
 from unmdpo.engine.training.schedule import batch_of, learning_rate
-from unmdpo.errors import OutOfMemory, UserError
 
 CPU_TOKENS, GPU_TOKENS = 8_192, 16_384  # in one padded pass
 WARMUP = 0.05  # of all updates

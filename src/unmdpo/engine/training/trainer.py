@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from unmdpo.core.errors import UserError
 from unmdpo.engine.cost import microbatch_tokens
 from unmdpo.engine.pairs.packing import PairBatch
 from unmdpo.engine.pairs.proof import prove_once
@@ -24,9 +25,8 @@ from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.metrics import batch_metrics
 from unmdpo.engine.training.optimizer import MasterWeights, make_optimizer
 from unmdpo.engine.training.schedule import batch_of, learning_rate, update_seed
-from unmdpo.errors import UserError
 from unmdpo.objectives import AdaptiveObjective, take
-from unmdpo.scale import ScaleBesidePolicy
+from unmdpo.scale import PolicyTimeScale
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Trainer:
     objective: ObjectiveChoice
     settings: TrainingSettings = field(default_factory=TrainingSettings)
     compute: ComputeSettings = field(default_factory=ComputeSettings)
-    scale: ScaleBesidePolicy | None = None
+    scale: PolicyTimeScale | None = None
     remember: bool = False  # each pair's log-probabilities when it is met, before it is trained on
 
     def __post_init__(self) -> None:

@@ -1,0 +1,309 @@
+"""A first look at preference data: what it is taken for, what is in it, and what may be wrong with it."""
+
+import hashlib
+import re
+import tempfile
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmdpo.audit.support import Edge, prompt_support
+from unmdpo.core.errors import UnmdpoWarning, UserError
+from unmdpo.core.files import expanded
+from unmdpo.core.margins import StrengthMap
+from unmdpo.data.columns import renamed
+from unmdpo.data.comparison import BOTH_BAD, Comparison, Comparisons
+from unmdpo.data.identity import Prompt
+from unmdpo.data.load import DataRef, Reading, first_rows, load
+from unmdpo.data.panels import read_prompts
+from unmdpo.data.rows import Row
+from unmdpo.data.sources import SOURCES, Source
+from unmdpo.data.sources.preference import settled
+
+OTHER_SPLITS = ("validation", "test")
+EVERY = 1 << 62  # bad rows: what else is wrong with another split does not matter here
+MARKUP = re.compile(
+    r"<\|im_start\|>|<\|start_header_id\|>|<start_of_turn>|\[/?INST\]|<\|(user|assistant|system)\|>|<<SYS>>"
+)
+SAMPLE = 2_000  # comparisons that a tokenizer is tried on
+LONG = 80  # characters from which an answer can be said to be cut off
+ENDED = re.compile(r"[.!?…:;\"'”’)\]}>*_`|~=\-–—/\\$%0-9。！？）」』】\u0600-\u06ff\U0001f000-\U0001faff✨️☺️❤]\s*\Z")
+SCRIPTS = {
+    "Chinese or Japanese": re.compile(r"[\u3040-\u30ff\u3400-\u9fff]"),
+    "Korean": re.compile(r"[\uac00-\ud7af\u1100-\u11ff]"),
+    "Cyrillic": re.compile(r"[\u0400-\u04ff]"),
+    "Arabic": re.compile(r"[\u0600-\u06ff]"),
+    "Hebrew": re.compile(r"[\u0590-\u05ff]"),
+    "Devanagari": re.compile(r"[\u0900-\u097f]"),
+    "Thai": re.compile(r"[\u0e00-\u0e7f]"),
+    "Greek": re.compile(r"[\u0370-\u03ff]"),
+}
+LETTERS = re.compile(r"[^\W\d_]")
+LOOKED_AT = 400  # characters to find the script
+
+
+class Spread(NamedTuple):
+    """The size of many things: median, 95th percentile, largest."""
+
+    median: int
+    high: int
+    most: int
+
+    @classmethod
+    def of(cls, values: Sequence[int]) -> "Spread":
+        if not len(values):
+            return cls(0, 0, 0)
+        median, high, most = np.percentile(np.asarray(values), (50, 95, 100))
+        return cls(round(median), round(high), round(most))
+
+
+NOTHING = Spread(0, 0, 0)
+
+
+class Tokens(NamedTuple):
+    """Lengths in a model's tokens, of a sample."""
+
+    sampled: int
+    longest: NDArray[np.int32]  # (sampled,) tokens of each pair's longer sequence
+    prompt: Spread
+    response: Spread
+    remarks: tuple[str, ...] = ()  # what was out of the ordinary where prompts and responses meet
+
+    def over(self, most: int) -> float:
+        """The share of comparisons that would not fit."""
+        return float((self.longest > most).mean()) if len(self.longest) else 0.0
+
+
+@dataclass
+class Description:
+    """Counts over all comparisons, ties included unless said otherwise."""
+
+    path: str
+    split: str | None
+    source: str
+    columns: tuple[str, ...]  # by which it was recognized
+    strength_from: str
+    read: int = 0
+    bad: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)
+    comparisons: int = 0  # without ties
+    ties: int = 0
+    both_bad: int = 0
+    prompts: int = 0
+    pairs_per_prompt: Spread = NOTHING
+    several_pairs: int = 0  # prompts with more than one pair
+    strengths: Counter[int] = field(default_factory=Counter)
+    domains: Counter[str] = field(default_factory=Counter)
+    languages: Counter[str] = field(default_factory=Counter)
+    turns: Counter[int] = field(default_factory=Counter)  # of the user
+    system_messages: int = 0
+    voted: int = 0  # comparisons with votes of several annotators
+    prompt_length: Spread = NOTHING  # characters
+    chosen_length: Spread = NOTHING
+    rejected_length: Spread = NOTHING
+    chosen_longer: float = 0.0  # share of comparisons
+    repeated: int = 0  # rows that say what another said
+    contradicted: int = 0  # pairs that were judged both ways
+    same_answer: int = 0
+    empty_answers: int = 0
+    markup: int = 0  # prompts that hold a chat template's own marks, and would be rendered twice
+    files: set[str] = field(default_factory=set)
+    cut_off: int = 0  # answers that seem to end within a sentence
+    answers: int = 0
+    leaked: dict[str, int] = field(default_factory=dict)  # where else → how many of its prompts are here too
+    splits: list[str] = field(default_factory=list)  # that the data has besides
+    identified: int = 0  # prompts whose margins alone identify their scale
+    tokens: Tokens | None = None
+
+    @property
+    def strength_means(self) -> str:
+        """What the support audit says, in one line."""
+        if not self.strengths:
+            return "there are only ties, so there is nothing to learn"
+        if len(self.strengths) == 1:
+            return "all strengths are equal, so margins carry no information: UNM-DPO would be DPO with a margin"
+        share = f"{self.identified:,} of {self.prompts:,} prompts"
+        rest = "" if self.identified == self.prompts else "; elsewhere it must be learned across prompts, with pilots"
+        return f"q can be estimated directly for {share}{rest}"
+
+    def to_dict(self) -> dict[str, Any]:
+        tokens = self.tokens
+        values = {name: value for name, value in vars(self).items() if name != "tokens"} | {
+            "files": sorted(self.files)
+        }
+        if tokens is not None:
+            values["tokens"] = {
+                "sampled": tokens.sampled, "prompt": tokens.prompt, "response": tokens.response,
+                "longest": Spread.of(tokens.longest.tolist()), "remarks": tokens.remarks,
+            }  # fmt: skip
+        return {"look": values, "strength_means": self.strength_means}
+
+
+def describe(ref: DataRef, reading: Reading, against: Sequence[str] = ()) -> tuple[Description, list[Comparison]]:
+    """Looks at everything once; also returns an even sample for a tokenizer."""
+    with tempfile.TemporaryDirectory() as folder:
+        data = load(ref, reading, spool=Path(folder) / "spool.arrow")
+        return _described(ref, reading, data, against)
+
+
+def _described(
+    ref: DataRef, reading: Reading, data: Comparisons, against: Sequence[str]
+) -> tuple[Description, list[Comparison]]:
+    source = SOURCES[data.source]
+    head = list(renamed(first_rows(ref, source=source), reading.columns))
+    columns = head[0].values.keys() if head else set()
+    recognized = next((shape for shape in source.shapes if shape <= columns), min(source.shapes, key=len))
+    seen = Description(
+        path=ref.path, split=ref.split, source=data.source, columns=tuple(sorted(recognized)),
+        strength_from=_strength_from(source, head, reading), read=data.read, bad=len(data.skipped),
+        left_out=dict(data.left_out), comparisons=len(data), ties=len(data.ties),
+    )  # fmt: skip
+    counter = _Counter(seen)
+    step = max(1, len(data) // SAMPLE)
+    sample: list[Comparison] = []
+    for number, row in enumerate(data.rows):
+        counter.add(row)
+        if number % step == 0 and len(sample) < SAMPLE:
+            sample.append(row)
+    for tie in data.ties:
+        counter.add(tie)
+    counter.finish()
+    for split, prompts in _other_splits(ref, reading, data.source):
+        seen.splits.append(split)
+        seen.leaked[f"the split '{split}'"] = counter.shared(prompts)
+    for path in against:
+        seen.leaked[path] = counter.shared(_prompts(path))
+    return seen, sample
+
+
+def _strength_from(source: Source, head: Sequence[Row], reading: Reading) -> str:
+    """For pairs, the columns that give it; otherwise what the source says."""
+    if not source.finds_strength:
+        return source.strength
+    columns = settled(head, reading.settings.strength)
+    return " − ".join(f"`{column}`" for column in columns) or "nothing: it is 1 for all"
+
+
+class _Counter:
+    """Goes through the rows once, keeping digests of texts and never the texts."""
+
+    def __init__(self, seen: Description) -> None:
+        self.seen = seen
+        self.edges: dict[str, list[Edge]] = defaultdict(list)
+        self.asked: set[bytes] = set()
+        self.lengths: list[tuple[int, int, int]] = []
+
+    def add(self, row: Comparison) -> None:
+        seen, last = self.seen, row.prompt[-1].content
+        self.asked.add(_normal(row.prompt))
+        self.lengths.append((sum(len(turn.content) for turn in row.prompt), len(row.chosen), len(row.rejected)))
+        seen.domains[row.domain] += 1
+        seen.languages[row.language or _script(last)] += 1
+        seen.turns[sum(turn.role == "user" for turn in row.prompt)] += 1
+        seen.system_messages += row.prompt[0].role == "system"
+        seen.voted += len(row.votes) > 1
+        seen.markup += any(MARKUP.search(turn.content) is not None for turn in row.prompt)
+        seen.files.add(Path(row.source.file).name)
+        seen.both_bad += row.tie == BOTH_BAD
+        seen.same_answer += row.chosen == row.rejected
+        for answer in (row.chosen, row.rejected):
+            seen.answers += 1
+            seen.empty_answers += not answer.strip()
+            seen.cut_off += _is_cut_off(answer)
+        edges = self.edges[row.prompt_hash]
+        if row.strength:
+            seen.strengths[row.strength] += 1
+            edges.append((_digest(row.chosen), _digest(row.rejected), row.strength))
+
+    def finish(self) -> None:
+        seen, pairs = self.seen, []
+        seen.prompts = len(self.edges)
+        for edges in self.edges.values():
+            distinct = list(dict.fromkeys(edges))
+            unordered = {(min(a, b), max(a, b)) for a, b, _ in distinct}
+            pairs.append(len(unordered))
+            seen.repeated += len(edges) - len(distinct)
+            directed = {edge[:2] for edge in distinct}
+            seen.contradicted += sum({(a, b), (b, a)} <= directed for a, b in unordered if a != b)
+            if len(distinct) > 1:
+                seen.identified += prompt_support(distinct, StrengthMap(), 1.0).kappa > 0
+        seen.pairs_per_prompt = Spread.of(pairs)
+        seen.several_pairs = sum(count > 1 for count in pairs)
+        lengths = np.array(self.lengths, dtype=np.int64).reshape(-1, 3)
+        seen.prompt_length, seen.chosen_length, seen.rejected_length = (
+            Spread.of(column.tolist()) for column in lengths.T
+        )
+        seen.chosen_longer = float((lengths[:, 1] > lengths[:, 2]).mean()) if len(lengths) else 0.0
+
+    def shared(self, prompts: Sequence[Prompt]) -> int:
+        return len({_normal(prompt) for prompt in prompts} & self.asked)
+
+
+def _other_splits(ref: DataRef, reading: Reading, source: str) -> Iterator[tuple[str, list[Prompt]]]:
+    """Prompts of the data's other splits, if they lie beside it."""
+    for split in OTHER_SPLITS if ref.split is not None and ref.local is not None else ():
+        if split != ref.split:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", UnmdpoWarning)
+                    other = load(replace(ref, split=split), replace(reading, source=source, max_bad_rows=EVERY))
+            except UserError:
+                continue  # there is none
+            yield split, [row.prompt for row in (*other.rows, *other.ties)]
+
+
+def _prompts(path: str) -> list[Prompt]:
+    """A file of prompts, or of comparisons."""
+    try:
+        return list(read_prompts(expanded(path))[0].values())
+    except UserError:
+        data = load(DataRef(path, None), Reading())
+        return [row.prompt for row in (*data.rows, *data.ties)]
+
+
+def _normal(prompt: Prompt) -> bytes:
+    """What was said before the answer, whatever its case and white space, and without a system message."""
+    said = "\n".join(" ".join(turn.content.casefold().split()) for turn in prompt if turn.role != "system")
+    return hashlib.blake2b(said.encode(), digest_size=16).digest()
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _is_cut_off(answer: str) -> bool:
+    return len(answer) >= LONG and ENDED.search(answer[-8:]) is None
+
+
+def _script(text: str) -> str:
+    """The script of most letters; languages that share one look the same."""
+    start = text[:LOOKED_AT]
+    if start.isascii():
+        return "Latin script" if LETTERS.search(start) else "no letters"
+    counts = {name: len(pattern.findall(start)) for name, pattern in SCRIPTS.items()}
+    name, most = max(counts.items(), key=lambda item: item[1])
+    letters = len(LETTERS.findall(start))
+    return name if letters and 2 * most > letters else "Latin script" if letters else "no letters"
+
+
+def shares(counts: Mapping[Any, int], most: int = 6) -> str:
+    """The most frequent values with their shares, such as `general 52 %, code 30 %`; numbers by size."""
+    total = sum(counts.values()) or 1
+    by_size = all(isinstance(name, int) for name in counts)
+    ranked = sorted(counts.items(), key=lambda item: (item[0],) if by_size else (-item[1], item[0]))
+    parts = [f"{name if name != '' else '(none)'} {percent(count / total)}" for name, count in ranked[:most]]
+    if len(ranked) > most:
+        parts.append(f"{len(ranked) - most:,} others")
+    return ", ".join(parts)
+
+
+def percent(share: float) -> str:
+    if share in (0, 1):
+        return f"{share:.0%}".replace("%", " %")
+    return f"{100 * share:.1f} %" if share < 0.0995 or share > 0.9945 else f"{100 * share:.0f} %"

@@ -1,0 +1,1 @@
+"""What every room uses: settings, files, errors, margins, processes. It knows nothing about models or runs."""

@@ -1,0 +1,147 @@
+"""Processes of ours and of others: the server that workers are forked from, and how all of them end with the command
+that started them.
+
+    python -m unmdpo.core.processes PROGRAM [ARGUMENT ...]
+
+runs somebody else's program, and ends it when standard input closes, as it does when whoever holds the other end is
+killed.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext
+from typing import Any
+
+# `torch.cuda.is_available()` then asks the driver's monitor: no fork could use a GPU after the driver itself was asked
+HARMLESS = "PYTORCH_NVML_BASED_CUDA_CHECK"
+# How often a thread that waits for others looks before it sleeps. The library's own 300,000 keep a core busy for
+# nothing; where two runs share the cores, they made fitting a scale eight times slower (docs/evidence/performance.md)
+SPINS, POLICY = "GOMP_SPINCOUNT", "OMP_WAIT_POLICY"
+GRACE = 60.0  # seconds that a process may take to end without the one that started it
+
+
+def fork_server(preload: str) -> ForkServerContext:
+    """The server, started if need be. It imports a module while the caller goes on."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([preload])
+    let_threads_sleep()
+    with _environment(), deaf_to_interrupts():
+        forkserver.ensure_running()
+    return context
+
+
+def let_threads_sleep() -> None:
+    """Before PyTorch is imported, for this process and those that it starts; unless the user chose otherwise."""
+    if POLICY not in os.environ:
+        os.environ.setdefault(SPINS, "1000")
+
+
+def end_with_parent() -> None:
+    """Stops this process once the one that started it is gone: it would hold a GPU for nothing. The server that it was
+    forked from lives as long as its forks, and does not notice."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        _stop_after(parent.join)
+
+
+def end_with_input() -> None:
+    """The same for processes that have others in between: whoever started them holds the other end of their standard
+    input, and writes nothing to it."""
+
+    def ended() -> None:
+        while os.read(0, 1024):  # without Python's buffer, whose lock a thread may not hold when Python ends
+            pass
+
+    _stop_after(ended)
+
+
+def _stop_after(wait: Callable[[], object]) -> None:
+    def watch() -> None:
+        wait()
+        os.kill(os.getpid(), signal.SIGTERM)  # as if asked: a checkpoint is written
+        time.sleep(GRACE)
+        os._exit(128 + signal.SIGTERM)
+
+    threading.Thread(target=watch, name="unmdpo-watch", daemon=True).start()
+
+
+@contextlib.contextmanager
+def main_hidden() -> Iterator[None]:
+    """Processes that start here need nothing of the caller's script. They would import it otherwise, and so run it
+    once more if it is not written for that."""
+    main = sys.modules["__main__"]
+    hidden: dict[str, Any] = {name: vars(main)[name] for name in ("__file__", "__spec__") if name in vars(main)}
+    for name in hidden:
+        delattr(main, name)
+    main.__spec__ = None
+    try:
+        yield
+    finally:
+        vars(main).update(hidden)
+
+
+@contextlib.contextmanager
+def _environment() -> Iterator[None]:
+    """Of the server and of Python's tracker of semaphores, which would complain about those of a killed command."""
+    quiet = ",".join([*filter(None, [os.environ.get("PYTHONWARNINGS")]), "ignore:resource_tracker"])
+    changed = {HARMLESS: "1", "PYTHONWARNINGS": quiet}
+    before = {name: os.environ.get(name) for name in changed}
+    os.environ.update(changed)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def deaf_to_interrupts() -> Iterator[None]:
+    """Ctrl-C reaches every process of a terminal; those born here leave it to the command, which stops them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may say what signals do
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+FAREWELL = 30.0  # seconds that a program may take to end
+POLL = 0.05
+
+
+def main(*command: str) -> int:
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True) as program:
+        threading.Thread(target=_watch, args=(program,), daemon=True).start()
+        code = program.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)  # what it started and left behind
+    return code if code >= 0 else 128 - code
+
+
+def _watch(program: "subprocess.Popen[bytes]") -> None:
+    while os.read(0, 1024):
+        pass
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(program.pid, signal.SIGTERM)
+        until = time.monotonic() + FAREWELL
+        while time.monotonic() < until:  # no `wait`: another thread is in it
+            time.sleep(POLL)
+            os.killpg(program.pid, 0)
+        os.killpg(program.pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

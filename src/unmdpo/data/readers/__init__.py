@@ -1,0 +1,1 @@
+"""Rows from files: JSON lines, JSON, CSV, Parquet and Arrow, gzipped or not."""

@@ -1,0 +1,54 @@
+"""Judges that are Python functions of the user, called in a process of their own. Nothing here imports torch."""
+
+import math
+import sys
+from collections.abc import Sequence
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from unmdpo.core.errors import UserError
+from unmdpo.core.isolated import isolated
+from unmdpo.data.identity import Prompt
+from unmdpo.engine.inference.judges import FunctionSettings, Judge
+
+CHILD = "unmdpo.engine.inference.user_code"
+ADVICE = "name it as package.module:function, importable from the current folder or PYTHONPATH"
+
+
+def open_function(settings: FunctionSettings) -> Judge:
+    """A judge that calls `package.module:function`."""
+
+    def judge(prompts: Sequence[Prompt], responses: Sequence[str]) -> list[float]:
+        turns = [[[message.role, message.content] for message in prompt] for prompt in prompts]
+        scores: list[float] = isolated(f"{CHILD}:scores", settings.function, turns, [*responses], who="the judge")
+        return scores
+
+    return judge
+
+
+def check_function(settings: FunctionSettings) -> None:
+    """Raises now what judging would raise hours later: a function that cannot be imported or called."""
+    isolated(f"{CHILD}:find", settings.function, who=f"judge function '{settings.function}'", advice=ADVICE)
+
+
+def function_files(settings: FunctionSettings) -> list[str]:
+    """The file that defines the function; when it is edited, responses are judged again. Nothing is imported."""
+    search: list[str] | None = [*sys.path, str(Path.cwd())]
+    spec = None
+    for part in settings.function.partition(":")[0].split("."):
+        spec = PathFinder.find_spec(part, search)
+        if spec is None:
+            return []
+        search = None if spec.submodule_search_locations is None else [*spec.submodule_search_locations]
+    return [] if spec is None or spec.origin is None else [spec.origin]
+
+
+def checked(judge: Judge, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[float]:
+    """A judge's scores: one finite number per response, or an error that says which are not."""
+    found = judge(prompts, responses)
+    if len(found) != len(responses):
+        raise UserError(f"the judge returned {len(found)} scores for {len(responses)} responses")
+    bad = [place for place, score in enumerate(found) if not math.isfinite(score)]
+    if bad:
+        raise UserError(f"the judge's scores of prompts {bad[:8]} are not finite")
+    return found

@@ -1,0 +1,61 @@
+"""Answers from an OpenAI-compatible server: a policy that is served there, or someone else's model."""
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from transformers import PreTrainedTokenizerBase
+
+from unmdpo.core.errors import UserError
+from unmdpo.data.identity import Prompt
+from unmdpo.engine.inference.endpoints import Endpoint, as_they_arrive, explained, open_client, shown
+from unmdpo.engine.inference.generate import Generation
+
+if TYPE_CHECKING:
+    from openai import OpenAI
+
+WORKERS = 32  # answers at once: servers batch them
+LONGEST = 200  # characters of a token
+RETRIES = 6  # of an answer, with growing pauses: servers are busy, restarted, or limit their rate
+
+
+class RemoteGenerator:
+    """Greedy answers to prompts; the server has its own tokenizer and chat template."""
+
+    def __init__(self, server: Endpoint, tokenizer: PreTrainedTokenizerBase, max_new_tokens: int) -> None:
+        self.server, self.tokenizer, self.max_new_tokens = server, tokenizer, max_new_tokens
+
+    def generate(self, prompts: Sequence[Prompt], done: Collection[int] = ()) -> Iterator[list[Generation]]:
+        """Yields answers as they arrive, skipping the prompts in `done`. If one fails, those under way are kept."""
+        left = [place for place in range(len(prompts)) if place not in done]
+        with open_client(self.server, retries=RETRIES) as client:
+            arriving = as_they_arrive(left, lambda place: self._answer(client, place, prompts[place]), WORKERS)
+            for _, generation in arriving:
+                yield [generation]
+
+    def _answer(self, client: "OpenAI", place: int, prompt: Prompt) -> Generation:
+        messages: Any = [{"role": message.role, "content": message.content} for message in prompt]
+        advice = (
+            f"prompt {place} as '{self.server.model}' (answers so far are kept; the same command asks for the rest)"
+        )
+        with explained(self.server.endpoint, self.server.key, advice):
+            completion = client.chat.completions.create(
+                model=self.server.model, messages=messages, max_tokens=self.max_new_tokens, temperature=0
+            )
+            choices = getattr(completion, "choices", None)
+            text = choices[0].message.content if choices else None
+            if choices is None or not isinstance(text, str):
+                sent = shown(completion, self.server.key)
+                raise UserError(f"{self.server.endpoint} returned an unexpected response: {sent}")
+            if len(text) > LONGEST * self.max_new_tokens:
+                raise UserError(
+                    f"{self.server.endpoint} answered {len(text):,} characters when asked for at most "
+                    f"{self.max_new_tokens} tokens"
+                )
+            return Generation(place, text, self._count(completion, text), choices[0].finish_reason != "length")
+
+    def _count(self, completion: Any, text: str) -> int:
+        """Tokens, as the server counts them if it does."""
+        counted = getattr(getattr(completion, "usage", None), "completion_tokens", None)
+        if isinstance(counted, int) and counted >= 0:
+            return counted
+        return len(self.tokenizer(text, add_special_tokens=False)["input_ids"])

@@ -1,0 +1,62 @@
+"""Runs a recipe. Finished stages are reused; the rest run in this process, in parallel processes, or on Ray."""
+
+from collections.abc import Sequence
+from typing import Literal, TypeVar
+
+from unmdpo.engine.ranks import Ranks
+from unmdpo.execute.local import one_by_one, side_by_side
+from unmdpo.execute.preflight import look_ahead
+from unmdpo.execute.progress import View, expected_seconds
+from unmdpo.execute.ranks import all_together, inside_torchrun, join_torchrun
+from unmdpo.execute.ray import work_on_ray
+from unmdpo.stages.pipeline import Pipeline
+
+P = TypeVar("P", bound=Pipeline)
+
+
+def execute(
+    run: P,
+    *,
+    until: str | None = None,
+    only: str | None = None,
+    force: Sequence[str] = (),
+    jobs: int = 1,
+    executor: Literal["local", "ray"] = "local",
+    view: View | None = None,
+) -> P:
+    """Runs the stages that are not finished yet; finished ones are redone only with `force`.
+
+    With one job, stages run in this process; with several, in separate processes; with Ray, wherever Ray puts them;
+    inside a `torchrun` job, on its ranks.
+    """
+    view, ranks = view or View(), join_torchrun(run) if inside_torchrun() else Ranks()
+    wanted = run.wanted(until, only)
+    made = look_ahead(run, wanted, view, reading=executor == "local" and not inside_torchrun())
+    if ranks.first:
+        for pattern in force:
+            for name in run.with_dependents(run.matching(pattern)):
+                run.store.remove(run.stages[name].place)
+        run.store.prepare()
+        if run.superseded:
+            view.noted(
+                "this store has results of the recipe that were made from other files, or by an earlier version; they "
+                "are kept, but not used. `unmdpo gc` lists what nothing refers to"
+            )
+        run.record()
+        run.store.tidy(run.stages[name].place for name in wanted)
+    ranks.wait()
+    missing = ranks.share([name for name in wanted if run.find(run.stages[name]) is None])
+    for name in wanted:
+        if name not in missing and name not in made:
+            view.cached(name)
+    if view.wants_estimates and ranks.first and any(run.stages[name].kind.uses_model for name in missing):
+        view.expected(expected_seconds(run, missing))
+    if inside_torchrun():
+        all_together(run, missing, view)
+    elif executor == "ray":
+        work_on_ray(run, missing, view)
+    elif jobs > 1:
+        side_by_side(run, missing, jobs, view)
+    else:
+        one_by_one(run, missing, view)
+    return run

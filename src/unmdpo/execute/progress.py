@@ -1,0 +1,170 @@
+"""How a run reports progress: one view for all stages, wherever they run, and the time that remains."""
+
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+from unmdpo.core.errors import printable
+from unmdpo.engine.training.metrics import roughly
+from unmdpo.execute.plan import plan, speed_of
+from unmdpo.stages.data import COMPARISONS_STAGE, ENCODED_STAGE
+from unmdpo.stages.pipeline import Pipeline
+
+COUNTED = re.compile(r"([\d,]+)/([\d,]+)\b")
+OVERHEAD = 1.0  # seconds of any stage, in an estimate
+ENOUGH = 0.02  # of the work, before the pace is known
+
+
+def expected_seconds(run: Pipeline, stages: Sequence[str]) -> dict[str, float]:
+    """What each stage will take on this machine, by the plan. Nothing, where that would take long to find out: data
+    that is not read yet, or a tokenizer in a GGUF file."""
+    read, encoded = (kind.name in run.finished for kind in (COMPARISONS_STAGE, ENCODED_STAGE))
+    if not read or (run.recipe.model.gguf_file is not None and not encoded):
+        return {}
+    speed = speed_of("this")
+    costs = {stage.stage: stage.cost for stage in plan(run).stages}
+    return {name: OVERHEAD + costs[name].seconds(speed) for name in stages}
+
+
+def fraction(text: str) -> float | None:
+    """How much of a stage is done, if its progress counts: `12/150 · loss 0.6`."""
+    found = COUNTED.match(text)
+    if found is None:
+        return None
+    part, whole = (int(number.replace(",", "")) for number in found.groups())
+    return min(1.0, part / whole) if whole else None
+
+
+@dataclass
+class Remaining:
+    """Follows what stages do, and estimates the time that remains once `expected` is known."""
+
+    expected: Mapping[str, float] = field(default_factory=dict)  # stage → seconds
+    done: dict[str, float] = field(default_factory=dict)  # stage → share
+    there: dict[str, float] = field(default_factory=dict)  # stage → what earlier attempts had done of it
+    began: float = field(default_factory=time.monotonic)
+
+    def expect(self, seconds: Mapping[str, float]) -> None:
+        self.expected, self.began = seconds, time.monotonic()
+
+    def note(self, stage: str, share: float) -> None:
+        """A stage may count twice, such as updates and then what is scored: it does not go back."""
+        if share < 1:
+            self.there.setdefault(stage, share)
+        self.done[stage] = max(share, self.done.get(stage, 0.0))
+
+    @property
+    def share(self) -> float:
+        """Of the work that was expected."""
+        return self._of(self.done)
+
+    def _of(self, shares: Mapping[str, float]) -> float:
+        total = sum(self.expected.values())
+        made = sum(seconds * shares.get(stage, 0.0) for stage, seconds in self.expected.items())
+        return made / total if total else 0.0
+
+    def text(self) -> str | None:
+        """`about 3 minutes left`, once the pace is known."""
+        share, now = self.share, self.share - self._of(self.there)  # the pace is that of this attempt
+        if now < ENOUGH or share >= 1:
+            return None
+        return f"{roughly((time.monotonic() - self.began) * (1 - share) / now)} left"
+
+
+class View:
+    """The silent base class; subclasses override the events they want to show."""
+
+    wants_estimates = False  # they take a second to make
+
+    def expected(self, seconds: Mapping[str, float]) -> None:
+        """What the stages that will run now are expected to take."""
+
+    def noted(self, text: str) -> None: ...
+
+    def cached(self, stage: str) -> None: ...
+
+    def started(self, stage: str) -> None: ...
+
+    def progress(self, stage: str, text: str) -> None: ...
+
+    def retried(self, stage: str, why: str) -> None: ...
+
+    def finished(self, stage: str, seconds: float) -> None: ...
+
+    def failed(self, stage: str, problem: str) -> None: ...
+
+
+class Events(View):
+    """Calls a function with every event: what happened (`event`), when, to which stage, and what was said."""
+
+    def __init__(self, send: Callable[[dict[str, Any]], object]) -> None:
+        self.send = send
+
+    def _send(self, event: str, **facts: object) -> None:
+        self.send({"event": event, "time": round(time.time(), 3), **facts})
+
+    def noted(self, text: str) -> None:
+        self._send("note", text=text)
+
+    def cached(self, stage: str) -> None:
+        self._send("cached", stage=stage)
+
+    def started(self, stage: str) -> None:
+        self._send("started", stage=stage)
+
+    def progress(self, stage: str, text: str) -> None:
+        self._send("progress", stage=stage, share=fraction(text), text=text)
+
+    def retried(self, stage: str, why: str) -> None:
+        self._send("retried", stage=stage, text=why)
+
+    def finished(self, stage: str, seconds: float) -> None:
+        self._send("finished", stage=stage, seconds=round(seconds, 3))
+
+    def failed(self, stage: str, problem: str) -> None:
+        self._send("failed", stage=stage, text=problem)
+
+
+class Lines(View):
+    """A plain line per event; for progress, at most one line per stage and interval."""
+
+    wants_estimates = True
+
+    def __init__(self, stream: TextIO | None = None, interval: float = 30.0) -> None:
+        self.stream, self.interval, self.began = stream or sys.stderr, interval, time.monotonic()
+        self.shown: dict[str, float] = {}
+        self.remaining = Remaining()
+
+    def expected(self, seconds: Mapping[str, float]) -> None:
+        self.remaining.expect(seconds)
+
+    def noted(self, text: str) -> None:
+        self._print(text)
+
+    def started(self, stage: str) -> None:
+        self.shown[stage] = time.monotonic()
+        self._print(f"{stage}: started")
+
+    def progress(self, stage: str, text: str) -> None:
+        self.remaining.note(stage, fraction(text) or 0.0)
+        if time.monotonic() - self.shown.get(stage, 0.0) >= self.interval:
+            self.shown[stage] = time.monotonic()
+            self._print(f"{stage}: {text}")
+
+    def retried(self, stage: str, why: str) -> None:
+        self._print(f"{stage}: {why}")
+
+    def finished(self, stage: str, seconds: float) -> None:
+        self.remaining.note(stage, 1.0)
+        left = self.remaining.text()
+        self._print(f"{stage}: finished in {seconds:.1f} s{f'; {left}' if left else ''}")
+
+    def failed(self, stage: str, problem: str) -> None:
+        lines = [line for line in problem.splitlines() if line.strip()] or [""]
+        self._print(f"{stage}: failed: {lines[-1] if lines[0].startswith('Traceback') else lines[0]}")
+
+    def _print(self, text: str) -> None:
+        print(f"[{time.monotonic() - self.began:7.1f} s] {printable(text)}", file=self.stream, flush=True)

@@ -1,0 +1,178 @@
+"""A run and its results: policies, scales, answers, tables."""
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from unmdpo.core.errors import UserError, did_you_mean
+from unmdpo.data import Comparison
+from unmdpo.engine.settings import ModelSource
+from unmdpo.recipe import Recipe
+from unmdpo.recipe.seeds import Trained
+from unmdpo.results.policy import Policy
+from unmdpo.results.scale import FittedScale
+from unmdpo.results.tables import Table, judge_accuracy
+from unmdpo.scale.check import Check
+from unmdpo.stages.answers import GENERATION_STAGE
+from unmdpo.stages.base import CONVERTED
+from unmdpo.stages.data import COMPARISONS_STAGE, PANEL_STAGE
+from unmdpo.stages.evaluation import judged, judgement_name
+from unmdpo.stages.files import (
+    CHECK,
+    COMPARISONS,
+    EVIDENCE,
+    GENERATIONS,
+    MODEL,
+    PANEL,
+    SCORES,
+    SUMMARY,
+    Evidence,
+    Panel,
+)
+from unmdpo.stages.judge import JUDGE_STAGE
+from unmdpo.stages.pilots import OOF_STAGE
+from unmdpo.stages.pipeline import Pipeline, built
+from unmdpo.stages.policies import POLICY_STAGE
+from unmdpo.stages.scales import CHECK_STAGE, SCALE_STAGE
+from unmdpo.stages.summary import SUMMARY_STAGE, compare_runs
+from unmdpo.stats.evaluation import Outcome, Resamples
+from unmdpo.store.store import Store
+
+RECIPE = "recipe.yaml"
+
+
+@dataclass(frozen=True, repr=False)
+class Run(Pipeline):
+    """A recipe's stages in a store, and what came out of them."""
+
+    def __repr__(self) -> str:
+        """What there is of it, and how the policies did."""
+        lines = [f"Run {self.recipe.name}: {len(self.finished)} of {len(self.stages)} stages finished, {self.folder}"]
+        return "\n".join(lines + (self.table().lines() if self.summarized else []))
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        head = html.escape(repr(self).partition("\n")[0])
+        return f"<p>{head}</p>{self.table()._repr_html_() if self.summarized else ''}"
+
+    @property
+    def summarized(self) -> bool:
+        return self.has(SUMMARY_STAGE)
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        return SUMMARY.load(self.artifact(SUMMARY_STAGE.name))
+
+    def policy(self, name: str) -> Policy:
+        """The policy's folder, for `from_pretrained`, which also answers: `generate(["…"])`. Of one training,
+        `dpo@17`, if it has several."""
+        self._one_training(name)
+        folder = MODEL.load(self.artifact(POLICY_STAGE.called(name)))
+        adapter = self.stages[POLICY_STAGE.called(name)].settings.training.adapter
+        return Policy.at(folder, self.initial, adapter is not None and adapter.four_bit)
+
+    @property
+    def initial(self) -> ModelSource:
+        """The initial model: its converted copy, if there is one."""
+        stage, model = self.stages.get(CONVERTED), self.recipe.model
+        finished = None if stage is None else self.find(stage)
+        return model if finished is None else model.located(str(MODEL.load(finished)))
+
+    def comparisons(self) -> Sequence[Comparison]:
+        """The training comparisons."""
+        return COMPARISONS.load(self.artifact(COMPARISONS_STAGE.name))
+
+    def panel(self, name: str) -> Panel:
+        return PANEL.load(self.artifact(PANEL_STAGE.called(name)))
+
+    def scale(self, name: str) -> FittedScale:
+        """A fitted scale: `predict(prompts)` returns q for any prompts."""
+        artifact, stage = self.artifact(SCALE_STAGE.called(name)), self.stages[SCALE_STAGE.called(name)]
+        features, model = stage.inputs.get("features"), None
+        if features is not None:
+            inputs = self.inputs_of(features)
+            model = features.settings.model
+            if CONVERTED in inputs:
+                model = model.located(str(MODEL.load(inputs[CONVERTED])))
+        comparisons, domains = self.inputs_of(stage)["comparisons"], stage.settings.estimator.domains
+        return FittedScale(name, artifact, comparisons, model, domains)
+
+    def check(self, scale: str) -> Check | None:
+        """Whether a scale is real, if that has been checked."""
+        return CHECK.load(self.artifact(CHECK_STAGE.called(scale))) if self.has(CHECK_STAGE, scale) else None
+
+    def evidence(self, scale: str) -> list[Evidence]:
+        """The out-of-fold values that a scale was fitted to, one for each seed of the pilots; none without pilots."""
+        stage = self.stages[SCALE_STAGE.called(scale)]
+        found = [self.find(needed) for needed in stage.inputs.values() if needed.kind is OOF_STAGE]
+        return [EVIDENCE.load(artifact) for artifact in found if artifact is not None]
+
+    def table(self) -> Table:
+        """One row per panel, judge, opponent and policy: the main numbers with their intervals, over all seeds; and,
+        where there are several, one row for each `seed`. `table().pandas()` is a data frame."""
+        return Table.of(self.summary)
+
+    @property
+    def main_judge(self) -> str:
+        """The judge that selects."""
+        assert self.recipe.evaluation is not None
+        return next(iter(self.recipe.evaluation.all_judges))
+
+    @property
+    def judge_lines(self) -> list[str]:
+        """The accuracy of the judges that were trained for this run."""
+        made = [(name, found) for name, found in self.finished.items() if self.stages[name].kind is JUDGE_STAGE]
+        return [judge_accuracy(name, found.manifest["notes"]) for name, found in made]
+
+    def generations(self, policy: str, panel: str, judge: str | None = None) -> list[dict[str, Any]]:
+        """A policy's answers on a panel, with a judge's scores; of one training, `dpo@17`, if it has several."""
+        self._one_training(policy)
+        answers = GENERATIONS.load(self.artifact(GENERATION_STAGE.called(policy, panel)))
+        scores = SCORES.load(self.artifact(judgement_name(policy, panel, self.main_judge if judge is None else judge)))
+        return [
+            {"prompt": prompt, "text": row["text"], "score": score["score"], "finished": row["finished"]}
+            for prompt, row, score in zip(self.panel(panel).prompts, answers, scores, strict=True)
+        ]
+
+    def compare(self, candidate: str, opponent: str, panel: str, judge: str | None = None) -> Outcome:
+        """Compares any two policies directly, on the same prompts and resamples as the summary: over all their seeds,
+        or one training, such as `dpo@17`."""
+        return self.compare_all(candidate, opponent, panel, judge)[0]
+
+    def compare_all(
+        self, candidate: str, opponent: str, panel: str, judge: str | None = None
+    ) -> tuple[Outcome, dict[str, Any]]:
+        """The same with each seed and the win rate at equal length."""
+        judge = self.main_judge if judge is None else judge
+        prompts, sides = self.panel(panel), (self._trainings(candidate), self._trainings(opponent))
+        known = {
+            training.name: judged(self.artifact(judgement_name(training.name, panel, judge)), prompts)
+            for side in sides
+            for training in side
+        }
+        try:
+            return compare_runs(known, *sides, Resamples.draw(len(prompts), self.recipe.seed))
+        except ValueError as error:
+            raise UserError(f"{candidate} and {opponent}: {error}") from error
+
+    def _one_training(self, candidate: str) -> None:
+        names = [training.name for training in self.recipe.runs.get(candidate, [])]
+        if len(names) > 1:
+            raise UserError(f"'{candidate}' was trained with several seeds; name one: {', '.join(names)}")
+
+    def _trainings(self, candidate: str) -> list[Trained]:
+        runs = self.recipe.runs
+        if candidate in runs:
+            return runs[candidate]
+        single = {training.name: [training] for trainings in runs.values() for training in trainings}
+        if candidate not in single:
+            raise UserError(f"'{candidate}' is not a policy; {did_you_mean(candidate, [*runs, *single])}")
+        return single[candidate]
+
+
+def open_run(recipe: Recipe, store: Store, *, planning: bool = False, rehash: bool = False) -> Run:
+    """Opens a recipe's run, finished or not. With `planning`, scales borrowed from other runs may be missing; with
+    `rehash`, all its input files are read again."""
+    return Run(store, recipe, built(recipe, store, planning=planning, rehash=rehash))

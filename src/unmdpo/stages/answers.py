@@ -1,0 +1,213 @@
+"""Answers to a panel: from policies on this machine, from a server, or made elsewhere."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from transformers import PreTrainedModel
+
+from unmdpo.core.errors import UserError
+from unmdpo.core.files import expanded
+from unmdpo.core.settings import Strict
+from unmdpo.data.panels import read_answers
+from unmdpo.engine.adapters import attach, is_adapter
+from unmdpo.engine.inference.endpoints import Endpoint, Vllm
+from unmdpo.engine.inference.generate import GenerationSettings, Generator
+from unmdpo.engine.inference.remote import RemoteGenerator
+from unmdpo.engine.inference.vllm import Served, serving
+from unmdpo.engine.models import load_in_four_bits, load_tokenizer
+from unmdpo.engine.ranks import Ranks, local_device
+from unmdpo.engine.settings import ModelSource
+from unmdpo.engine.sharding import open_to_read
+from unmdpo.engine.text.encode import Encoder
+from unmdpo.objectives.table import INITIAL
+from unmdpo.stages.base import Files, Graph, Job, Kind, Notes, PinnedModel, Stage
+from unmdpo.stages.convert import converted_model
+from unmdpo.stages.data import panel
+from unmdpo.stages.estimates import Cost, Estimates
+from unmdpo.stages.files import GENERATIONS, MODEL, PANEL, Panel
+from unmdpo.stages.policies import policy
+from unmdpo.store.artifact import Line
+from unmdpo.store.journal import Journal
+
+BATCHES = "batches.jsonl"  # answers so far
+
+
+class AnswerSettings(Strict):
+    model: PinnedModel
+    max_new_tokens: int
+    answers: str | None  # a file with answers that were made elsewhere
+    files: Files
+
+
+class ServedSettings(AnswerSettings):
+    """Answers that a server gives."""
+
+    server: Endpoint | Vllm | Literal["vllm"]
+
+
+def generation(graph: Graph, candidate: str, panel_name: str) -> Stage[AnswerSettings]:
+    evaluation, model = graph.recipe.evaluation, graph.recipe.model
+    assert evaluation is not None
+    given, suffix = evaluation.answers.get(candidate), ""
+    if isinstance(given, ModelSource):
+        model, suffix = given, f"[{candidate}]"
+    inputs: dict[str, Stage[Any]] = {"panel": panel(graph, panel_name), **converted_model(graph, model, suffix)}
+    answers = given if isinstance(given, str) else None
+    server = evaluation.generator if given is None or isinstance(given, ModelSource) else None
+    if isinstance(given, Endpoint):
+        server = given
+    if candidate in graph.recipe.trained and candidate not in evaluation.answers:
+        inputs["policy"] = policy(graph, candidate)
+    settings = AnswerSettings(
+        model=graph.pinned(model),
+        max_new_tokens=evaluation.max_new_tokens,
+        answers=answers,
+        files=graph.files([answers]),
+    )
+    if server is not None:
+        named = server.naming(candidate) if isinstance(server, Endpoint) else server
+        settings = ServedSettings(**dict(settings), server=named)
+    return graph.stage(GENERATION_STAGE, settings, inputs, GENERATION_STAGE.called(candidate, panel_name))
+
+
+def answer(job: Job[AnswerSettings]) -> Notes:
+    """Writes greedy responses to every prompt of a panel; resumes after the last complete batch."""
+    if job.settings.answers is not None:
+        return _bring_in(job, Path(job.settings.answers))
+    if isinstance(job.settings, ServedSettings):
+        return _ask(job, job.settings)
+    prompts, source, ranks = job.load(PANEL, "panel"), job.source(job.settings.model), Ranks.current()
+    journal = Journal(job.state / BATCHES) if ranks.first else None
+    begun: list[Any] = ranks.share([] if journal is None else journal.values)
+    # with more free memory, batches would be larger now
+    settings = GenerationSettings(
+        max_new_tokens=job.settings.max_new_tokens, token_budget=begun[0]["budget"] if begun else None
+    )
+    generator = Generator(_policy(job, source), Encoder.of(source), settings)
+    if journal is not None and not begun:
+        journal.add({"budget": generator.budget})
+    return _collect(job, generator, prompts, journal, begun[1:])
+
+
+def _ask(job: Job[AnswerSettings], settings: ServedSettings) -> Notes:
+    """Asks a server; answers that it gave before are not asked for again, since they may have cost money."""
+    if not Ranks.current().first:
+        return {}
+    if not isinstance(settings.server, Endpoint):
+        more = settings.server.vllm if isinstance(settings.server, Vllm) else []
+        with serving(_served(job), more) as server:
+            return _ask_at(job, server) | {"server": "vllm"}
+    notes = {"server": settings.server.endpoint, "served_as": settings.server.model}
+    try:
+        return _ask_at(job, settings.server) | notes
+    except UserError as error:
+        if "policy" not in job.inputs:
+            raise
+        raise UserError(f"{error}. Is the policy served? It lies in {job.load(MODEL, 'policy')}") from error
+
+
+def _ask_at(job: Job[AnswerSettings], server: Endpoint) -> Notes:
+    tokenizer = load_tokenizer(job.source(job.settings.model))
+    generator = RemoteGenerator(server, tokenizer, job.settings.max_new_tokens)
+    journal = Journal(job.state / BATCHES)
+    return _collect(job, generator, job.load(PANEL, "panel"), journal, journal.values)
+
+
+def _served(job: Job[AnswerSettings]) -> Served:
+    """The policy, or the initial model, for a server that starts for it."""
+    model, gpus = job.source(job.settings.model), job.compute.ranks_of.get(job.stage.kind.name, 1)
+    if "policy" not in job.inputs:
+        return Served(INITIAL, model, gpus=gpus)
+    folder = job.load(MODEL, "policy")
+    if not is_adapter(folder):
+        return Served("policy", model.located(str(folder)), gpus=gpus)
+    adapter = job.stage.inputs["policy"].settings.training.adapter
+    if adapter.four_bit:
+        raise UserError(
+            "vLLM would serve this adapter beside weights in 16 bits, not four: leave evaluation.generator out"
+        )
+    return Served("policy", model, folder, adapter.rank, gpus)
+
+
+def _collect(
+    job: Job[AnswerSettings],
+    generator: Generator | RemoteGenerator,
+    prompts: Panel,
+    journal: Journal | None,
+    begun: Sequence[list[Line]],
+) -> Notes:
+    """Adds the answers that are missing to those that an earlier attempt began with, batch by batch, and saves all of
+    them in order. The first rank keeps the journal."""
+    done = [*begun]
+    answered = {response["prompt"] for batch in done for response in batch}
+    for batch in generator.generate(prompts.prompts, answered):
+        done.append([response.to_dict() for response in batch])
+        if journal is not None:
+            journal.add(done[-1])
+        job.report(f"{sum(map(len, done))}/{len(prompts)} answered")
+    ordered = sorted((response for batch in done for response in batch), key=lambda response: int(response["prompt"]))
+    rows = [{"prompt_hash": prompts.hashes[response["prompt"]]} | response for response in ordered]
+    if journal is not None:
+        job.save(GENERATIONS, rows)
+    return {"tokens": sum(row["tokens"] for row in rows), "unfinished": sum(not row["finished"] for row in rows)}
+
+
+def _policy(job: Job[AnswerSettings], source: ModelSource) -> PreTrainedModel:
+    """The policy to answer with: the initial model, another one in its place, or an adapter beside it."""
+    if "policy" not in job.inputs:
+        return open_policy(source, None)
+    adapter = job.stage.inputs["policy"].settings.training.adapter
+    return open_policy(source, job.load(MODEL, "policy"), four_bit=adapter is not None and adapter.four_bit)
+
+
+def open_policy(source: ModelSource, folder: Path | None, *, four_bit: bool = False) -> PreTrainedModel:
+    """The initial model, or what was trained from it and lies in a folder."""
+    if folder is None:
+        return open_to_read(source, lambda model: model)
+    if is_adapter(folder) and four_bit and Ranks.current().world == 1:
+        return attach(load_in_four_bits(source, device=local_device()), folder)
+    if is_adapter(folder):
+        return open_to_read(source, lambda model: model, adapter=folder)
+    return open_to_read(source.located(str(folder)), lambda model: model)
+
+
+def _bring_in(job: Job[AnswerSettings], path: Path) -> Notes:
+    """Takes answers that were made elsewhere, one for every prompt of the panel."""
+    prompts, answers = job.load(PANEL, "panel"), read_answers(expanded(path))
+    missing = [place for place, name in enumerate(prompts.hashes) if name not in answers]
+    if missing:
+        raise UserError(
+            f"{path}: no answer to {len(missing)} of {len(prompts)} prompts of the panel, for example to "
+            f"{prompts.prompts[missing[0]][-1].content[:80]!r}"
+        )
+    tokenizer = Encoder.of(job.source(job.settings.model)).tokenizer
+    rows = [
+        {
+            "prompt_hash": name,
+            "prompt": place,
+            "text": answers[name],
+            "tokens": len(tokenizer(answers[name], add_special_tokens=False)["input_ids"]),
+            "finished": True,
+        }
+        for place, name in enumerate(prompts.hashes)
+    ]
+    if Ranks.current().first:
+        job.save(GENERATIONS, rows)
+    return {"tokens": sum(row["tokens"] for row in rows), "unfinished": 0, "answers": str(path)}
+
+
+def _answering_cost(estimates: Estimates, stage: Stage[AnswerSettings]) -> Cost:
+    settings = stage.settings
+    if settings.answers is not None or (
+        isinstance(settings, ServedSettings) and isinstance(settings.server, Endpoint)
+    ):
+        return Cost()
+    prompts: int = estimates.panel(stage.inputs["panel"].settings.size)
+    written = estimates.writing(settings.model, float(prompts * settings.max_new_tokens))
+    # vLLM takes most of a GPU, whatever it serves
+    return replace(written, memory=estimates.memory) if isinstance(settings, ServedSettings) else written
+
+
+GENERATION_STAGE = Kind("generation", answer, uses_model=True, ranked="on request", cost=_answering_cost)

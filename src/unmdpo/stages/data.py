@@ -1,0 +1,211 @@
+"""From files to comparisons, panels of prompts, and tokens."""
+
+import warnings
+from collections import Counter
+
+import numpy as np
+
+from unmdpo.core.errors import UnmdpoWarning, UserError
+from unmdpo.core.files import expanded
+from unmdpo.core.settings import PanelSize, Strict
+from unmdpo.data.domains import modal_domains
+from unmdpo.data.panels import read_prompts, sample_panel
+from unmdpo.data.table import ComparisonTable, joined
+from unmdpo.engine.models import context_length
+from unmdpo.engine.settings import ModelSource
+from unmdpo.engine.tally import Tally
+from unmdpo.engine.text.encode import EncodedPairs, Encoder
+from unmdpo.recipe.settings import MixedRows, ValidationRecipe
+from unmdpo.stages.base import Files, Graph, Job, Kind, Notes, PinnedModel, Stage
+from unmdpo.stages.convert import converted_model
+from unmdpo.stages.files import COMPARISONS, PAIRS, PANEL, VALIDATION, Panel
+from unmdpo.stages.rows import NO_QUANTILES, Loaded, Quantiles
+from unmdpo.store.artifact import ArtifactFile
+
+MANY = 0.05  # share of the comparisons that may be left out without a word
+LOST_TO = {"read": "rows read", "bad": "bad", "ties": "ties"}
+
+
+class ComparisonsSettings(Strict):
+    parts: dict[str, MixedRows]  # by name; one without a name if the data is not a mixture
+    held_out: ValidationRecipe | None  # set if validation is a share of the training prompts
+    files: Files
+
+
+class ValidationSettings(Strict):
+    parts: dict[str, MixedRows]
+    validation: ValidationRecipe
+    files: Files
+
+
+class PanelSettings(Strict):
+    size: PanelSize
+    seed: int
+    path: str | None
+    files: Files
+
+
+class EncodedSettings(Strict):
+    model: PinnedModel
+    max_length: int
+
+
+def comparisons(graph: Graph) -> Stage[ComparisonsSettings]:
+    """The training comparisons; the only validation setting that affects them is a held-out share."""
+    data = graph.recipe.data
+    settings = ComparisonsSettings(
+        parts=data.parts,
+        held_out=data.validation if data.validation.fraction is not None else None,
+        files=graph.data_files(part.path for part in data.parts.values()),
+    )
+    return graph.stage(COMPARISONS_STAGE, settings, {})
+
+
+def validation(graph: Graph) -> Stage[ValidationSettings]:
+    data = graph.recipe.data
+    places = [*(part.path for part in data.parts.values()), data.validation.path]
+    settings = ValidationSettings(parts=data.parts, validation=data.validation, files=graph.data_files(places))
+    return graph.stage(VALIDATION_STAGE, settings, {})
+
+
+def panel(graph: Graph, name: str) -> Stage[PanelSettings]:
+    """A panel, drawn without the prompts of earlier panels."""
+    assert graph.recipe.evaluation is not None
+    panels = graph.recipe.evaluation.panels
+    spec, earlier = panels[name], [*panels][: [*panels].index(name)]
+    inputs: dict[str, Stage[PanelSettings] | Stage[ValidationSettings]] = {
+        f"after {other}": panel(graph, other) for other in earlier
+    }
+    if spec.path is None:
+        inputs[VALIDATION_STAGE.name] = validation(graph)
+    settings = PanelSettings(size=spec.size, seed=spec.seed, path=spec.path, files=graph.files([spec.path]))
+    return graph.stage(PANEL_STAGE, settings, inputs, PANEL_STAGE.called(name))
+
+
+def encoded(graph: Graph, model: ModelSource, suffix: str = "") -> Stage[EncodedSettings]:
+    settings = EncodedSettings(model=graph.pinned(model), max_length=graph.recipe.data.max_length)
+    inputs = {"comparisons": comparisons(graph), **converted_model(graph, model, suffix)}
+    return graph.stage(ENCODED_STAGE, settings, inputs, f"{ENCODED_STAGE.name}{suffix}")
+
+
+def read_comparisons(job: Job[ComparisonsSettings]) -> Notes:
+    """Reads the training rows, without ties and held-out prompts; what is read stays on disk until it is written."""
+    with Loaded.of(job, job.settings.parts) as loaded:
+        excluded = loaded.held_out(job.settings.held_out)
+        rows = joined(loaded.training(excluded))
+        if not rows:
+            counts = ", ".join(f"{loaded.notes[name]:,} {words}" for name, words in LOST_TO.items())
+            raise UserError(f"no comparison is left to train on: {counts}, {loaded.rows_of(excluded):,} held out")
+        job.save(COMPARISONS, rows)
+        held_out = loaded.rows_of(excluded)
+        by_part = Counter(rows.column("part"))
+        prompts = len(set(rows.prompt_hashes()))
+    parts = job.settings.parts
+    shares = {"parts": dict(by_part), "weights": {name: part.weight for name, part in parts.items()}}
+    shares = shares if len(parts) > 1 else {}
+    return {"comparisons": len(rows), "prompts": prompts, "held_out": held_out, **loaded.notes, **shares}
+
+
+def read_validation(job: Job[ValidationSettings]) -> Notes:
+    """Reads rows with prompts for evaluation, including ties, since only the prompts are used."""
+    return save_validation(job, VALIDATION)
+
+
+def save_validation(
+    job: Job[ValidationSettings],
+    file: ArtifactFile[ComparisonTable],
+    *,
+    ties: bool = True,
+    quantiles: Quantiles = NO_QUANTILES,
+) -> Notes:
+    """Reads the validation rows; their strengths are cut at the `quantiles` of each part, or else at its own."""
+    spec = job.settings.validation
+    with Loaded.of(job, _validation_parts(job.settings), quantiles) as loaded:
+        parts = loaded.parts.values()
+        rows = joined([table for part in parts for table in ((part.rows, part.ties) if ties else (part.rows,))])
+        if spec.fraction is not None:
+            held_out = loaded.held_out(spec)
+            rows = rows.where(np.fromiter((name in held_out for name in rows.prompt_hashes()), bool, len(rows)))
+        job.save(file, rows)
+        prompts = len(set(rows.prompt_hashes()))
+    return {"rows": len(rows), "prompts": prompts, **loaded.notes}
+
+
+def _validation_parts(settings: ValidationSettings) -> dict[str, MixedRows]:
+    parts, spec = settings.parts, settings.validation
+    if spec.path is not None:
+        (first, *_) = parts.values()
+        rules = first if len(parts) == 1 else MixedRows(path=spec.path)
+        return {"": rules.model_copy(update={"path": spec.path, "split": "train"})}
+    if spec.fraction is None:
+        return {name: part.model_copy(update={"split": spec.split}) for name, part in parts.items()}
+    return parts
+
+
+def draw_panel(job: Job[PanelSettings]) -> Notes:
+    """Draws prompts from the validation rows or a file of prompts, stratified by domain."""
+    if job.settings.path is None:
+        rows = job.load(VALIDATION, VALIDATION_STAGE.name)
+        prompts, domains = {row.prompt_hash: row.prompt for row in rows}, modal_domains(rows)
+    else:
+        prompts, domains = read_prompts(expanded(job.settings.path))
+    earlier = {
+        prompt
+        for name, artifact in job.inputs.items()
+        if name != VALIDATION_STAGE.name
+        for prompt in PANEL.load(artifact).hashes
+    }
+    drawn = sample_panel(domains, job.settings.size, job.settings.seed, exclude=earlier)
+    chosen = Panel(drawn, [prompts[name] for name in drawn], [domains[name] for name in drawn])
+    job.save(PANEL, chosen)
+    return {"prompts": len(chosen), "candidates": len(domains)}
+
+
+def encode(job: Job[EncodedSettings]) -> Notes:
+    """Encodes every training comparison, flagging those that are too long or empty."""
+    rows, source, longest = (
+        job.load(COMPARISONS, "comparisons"),
+        job.source(job.settings.model),
+        job.settings.max_length,
+    )
+    context = context_length(source) or longest
+    encoder = Encoder.of(source, min(longest, context))
+    pairs = EncodedPairs.of(Tally(job.report, len(rows), "comparisons encoded").over(encoder.encode(rows)))
+    for remark in encoder.remarks():
+        warnings.warn(remark, UnmdpoWarning, stacklevel=2)
+    beyond = max(0, pairs.within(longest) - pairs.within(context))
+    if beyond:
+        warnings.warn(
+            f"{beyond} comparisons are left out: they fit data.max_length ({longest} tokens), but not the model's "
+            f"context of {context}",
+            UnmdpoWarning,
+            stacklevel=2,
+        )
+        longest = context
+    if not pairs.valid.any():
+        raise UserError(
+            f"none of the {len(pairs)} comparisons has two responses and fits in {longest} tokens: "
+            "raise data.max_length, or check the data"
+        )
+    lost = len(pairs) - int(pairs.valid.sum())
+    if lost > MANY * len(pairs):
+        warnings.warn(
+            f"{lost:,} of {len(pairs):,} comparisons ({100 * lost / len(pairs):.0f} %) are not trained on: they are "
+            f"longer than {longest} tokens, or empty; data.max_length may be raised",
+            UnmdpoWarning,
+            stacklevel=2,
+        )
+    job.save(PAIRS, pairs)
+    return {
+        "pairs": len(pairs),
+        "beyond_context": beyond,
+        "valid": int(pairs.valid.sum()),
+        "tokens": pairs.valid_tokens,
+        "joined": {what: count for what, count in encoder.counts.items() if count},
+    }
+
+
+COMPARISONS_STAGE = Kind("comparisons", read_comparisons)
+VALIDATION_STAGE = Kind("validation", read_validation)
+PANEL_STAGE = Kind("panel", draw_panel)
+ENCODED_STAGE = Kind("encoded", encode)

@@ -1,0 +1,241 @@
+"""Judges that are trained here: reward models, measured on held-out prompts."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from unmdpo.core.errors import UserError
+from unmdpo.core.files import check_new, replacing, write_text
+from unmdpo.core.settings import Strict
+from unmdpo.data import Comparison
+from unmdpo.data.comparison import Comparisons
+from unmdpo.data.load import DataRef, Reading, load
+from unmdpo.data.panels import split_prompts
+from unmdpo.engine.inference.judges import JudgeTraining
+from unmdpo.engine.inference.reward_model import RewardModel, start_of_judge
+from unmdpo.engine.models import context_length
+from unmdpo.engine.settings import ModelSource
+from unmdpo.engine.tally import Report
+from unmdpo.engine.text.encode import Encoder
+from unmdpo.engine.training.reward import RewardPairs, RewardSettings, Rows, open_with_new_head, train_reward
+from unmdpo.stages.base import Files, Graph, Job, Kind, Notes, PinnedModel, Stage
+from unmdpo.stages.convert import converted_model
+from unmdpo.stages.estimates import Cost, Estimates
+from unmdpo.stages.files import MODEL
+from unmdpo.stats.calibration import Calibration, calibration
+
+MEASURED = "judge.json"  # beside the model
+CARD = "README.md"
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    pairs: int
+    judge: float  # share of pairs that it orders as the labels do
+    length: float  # that the longer response would
+
+
+@dataclass(frozen=True)
+class TrainedJudge:
+    folder: Path
+    trained_on: int
+    left_out: dict[str, int]  # of the data: bad rows, ties, and pairs that are too long
+    held_out: Accuracy
+    by_strength: dict[int, Accuracy]
+    calibration: Calibration
+
+    @property
+    def table(self) -> dict[str, Accuracy]:
+        """Over all held-out pairs, and for each strength."""
+        return {"all": self.held_out} | {str(k): found for k, found in self.by_strength.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        bins = [part._asdict() for part in self.calibration.bins]
+        return {
+            "trained_on": self.trained_on,
+            "left_out": self.left_out,
+            "held_out": asdict(self.held_out),
+            "by_strength": {str(k): asdict(found) for k, found in self.by_strength.items()},
+            "calibration": {"error": self.calibration.error, "bins": bins},
+        }
+
+
+@dataclass(frozen=True)
+class JudgeData:
+    """The pairs that a judge learns from, and those that it is measured on."""
+
+    training: list[Comparison]
+    measured: list[Comparison]
+    margins: dict[int, float]
+    left_out: dict[str, int]
+
+
+def read_pairs(ref: DataRef, reading: Reading, *, held_out: float, seed: int, batch: int) -> JudgeData:
+    """Reads them; an error if they are too few, whatever their length."""
+    data = load(ref, reading)
+    unseen = split_prompts((row.prompt_hash for row in data), held_out, seed)
+    training = [row for row in data if row.prompt_hash not in unseen]
+    measured = [row for row in data if row.prompt_hash in unseen]
+    if len(training) < batch or not measured:
+        raise UserError(
+            f"{ref.path}: {len(training)} pairs to train a judge on and {len(measured)} held out: it needs a batch of "
+            f"{batch}, and one to measure it; bring more, lower batch, or change held_out"
+        )
+    return JudgeData(training, measured, _margins(data), {"bad": len(data.skipped), "ties": len(data.ties)})
+
+
+def train_judge(
+    ref: DataRef,
+    reading: Reading,
+    source: ModelSource,
+    folder: Path,
+    settings: RewardSettings,
+    *,
+    held_out: float = 0.1,
+    margins: bool = True,
+    base: str | None = None,
+    report: Report = lambda text: None,
+) -> TrainedJudge:
+    """Trains on all prompts but a share that is held out, writes the judge, measures it on those, and writes that
+    beside it. `base` is what its card calls the model, if not by where it lies."""
+    folder = folder.resolve()
+    _check_place(folder)
+    settings = replace(settings, max_length=min(settings.max_length, context_length(source) or settings.max_length))
+    data = read_pairs(ref, reading, held_out=held_out, seed=settings.seed, batch=settings.batch)
+    encoder = Encoder.of(source)
+    pairs, kept = _encoded(encoder, data.training, settings.max_length, data.margins if margins else {})
+    _, short = _encoded(encoder, data.measured, settings.max_length, {})
+    if len(pairs) < settings.batch or not short:
+        raise UserError(
+            f"{len(pairs)} of {len(data.training)} pairs to train on, and {len(short)} of {len(data.measured)} held "
+            f"out, have at most {settings.max_length} tokens: it needs a batch of {settings.batch}, and one to "
+            "measure it; raise max_length, or lower batch"
+        )
+    report(f"{len(pairs):,} pairs to train on, {len(short):,} held out")
+    model = train_reward(open_with_new_head(source, encoder.tokenizer, settings.seed), pairs, settings, report)
+    with replacing(folder) as aside:
+        model.save_pretrained(aside)
+        encoder.tokenizer.save_pretrained(aside)
+    del model
+    found = _measured(RewardModel(source.located(str(folder))), [data.measured[i] for i in short])
+    left_out = data.left_out | {"too long": len(data.training) - len(kept) + len(data.measured) - len(short)}
+    judge = TrainedJudge(folder, len(pairs), left_out, *found)
+    write_text(folder / MEASURED, json.dumps(judge.to_dict(), indent=2) + "\n")
+    write_text(folder / CARD, _card(judge, _named(ref.path), _named(base or source.path), settings))
+    return judge
+
+
+def _check_place(folder: Path) -> None:
+    """Before the work, not after it."""
+    check_new(folder)
+    if not folder.parent.is_dir() or not os.access(folder.parent, os.W_OK):
+        raise UserError(f"{folder}: the folder {folder.parent} does not exist, or cannot be written to")
+
+
+def _margins(data: Comparisons) -> dict[int, float]:
+    """k/K for strengths up to K; nothing where all are equal, since they say nothing then."""
+    strengths = {row.strength for row in data}
+    return {k: k / max(strengths) for k in strengths} if len(strengths) > 1 else {}
+
+
+def _encoded(
+    encoder: Encoder, rows: Sequence[Comparison], max_length: int, margins: dict[int, float]
+) -> tuple[RewardPairs, list[int]]:
+    """The pairs that are short enough, and which they are."""
+    chosen, rejected = (
+        encoder.tokenize([encoder.answered_text(row.prompt, getattr(row, side)) for row in rows])
+        for side in ("chosen", "rejected")
+    )
+    short = [i for i in range(len(rows)) if max(len(chosen[i]), len(rejected[i])) <= max_length]
+
+    def kept(all_rows: Rows) -> Rows:
+        return [all_rows[i] for i in short]
+
+    strengths = torch.tensor([margins.get(rows[i].strength, 0.0) for i in short])
+    return RewardPairs(kept(chosen), kept(rejected), strengths), short
+
+
+def _measured(judge: RewardModel, rows: Sequence[Comparison]) -> tuple[Accuracy, dict[int, Accuracy], Calibration]:
+    prompts = [row.prompt for row in rows]
+    better, worse = (np.array(judge(prompts, [getattr(row, side) for row in rows])) for side in ("chosen", "rejected"))
+    right = better > worse
+    longer = np.array([len(row.chosen) > len(row.rejected) for row in rows])
+    strength = np.array([row.strength for row in rows])
+
+    def accuracy(mine: Any) -> Accuracy:
+        return Accuracy(int(mine.sum()), float(right[mine].mean()), float(longer[mine].mean()))
+
+    by_strength = {int(k): accuracy(strength == k) for k in np.unique(strength)}
+    return accuracy(np.ones(len(rows), dtype=bool)), by_strength, calibration(better - worse)
+
+
+def _named(place: str) -> str:
+    """A name on the Hub, or that of a file or folder, wherever it lies on this machine."""
+    return Path(place).resolve().name if Path(place).exists() else place
+
+
+def _card(judge: TrainedJudge, data: str, base: str, settings: RewardSettings) -> str:
+    lines = [
+        "---", "library_name: transformers", "pipeline_tag: text-classification",
+        f"base_model: {json.dumps(base, ensure_ascii=False)}", "---",
+        "# A judge", "",
+        f"A reward model trained with unmdpo on {judge.trained_on:,} pairs of {data}, from {base}.", "",
+        "On held-out prompts, the share of pairs that it orders as their labels do:", "",
+        "| strength | pairs | judge | longer is better |", "|---|---|---|---|",
+    ]  # fmt: skip
+    for name, found in judge.table.items():
+        lines.append(f"| {name} | {found.pairs:,} | {100 * found.judge:.1f} % | {100 * found.length:.1f} % |")
+    lines += ["", f"Expected calibration error: {judge.calibration.error:.3f}. Settings: {asdict(settings)}.", ""]
+    return "\n".join(lines)
+
+
+class TrainedJudgeSettings(Strict):
+    training: JudgeTraining
+    model: PinnedModel  # that it starts from
+    files: Files
+
+
+def trained_judge(graph: Graph, name: str, training: JudgeTraining) -> Stage[TrainedJudgeSettings]:
+    """A judge without a name is the only one."""
+    model = start_of_judge(training) or graph.recipe.model
+    settings = TrainedJudgeSettings(
+        training=training, model=graph.pinned(model), files=graph.data_files([training.path])
+    )
+    stage_name = JUDGE_STAGE.called(*([name] if name else []))
+    return graph.stage(JUDGE_STAGE, settings, converted_model(graph, model), stage_name)
+
+
+def places(training: JudgeTraining) -> tuple[DataRef, Reading]:
+    """What to read, and how."""
+    ref = DataRef.named(training.path, training.split, training.revision, training.config)
+    return ref, Reading(training.source, columns=training.columns)
+
+
+def train(job: Job[TrainedJudgeSettings]) -> Notes:
+    """Trains the judge, and measures it on prompts that it has not seen."""
+    given = job.settings.training
+    judge = train_judge(
+        *places(given),
+        job.source(job.settings.model),
+        job.folder / MODEL.name,
+        RewardSettings(given.epochs, given.batch, given.learning_rate, given.max_length, given.lora, given.seed),
+        held_out=given.held_out,
+        margins=given.margins,
+        base=job.settings.model.path,
+        report=job.report,
+    )
+    return {"trained_on": judge.trained_on, "left_out": judge.left_out, "held_out": asdict(judge.held_out)}
+
+
+def _training_cost(estimates: Estimates, stage: Stage[TrainedJudgeSettings]) -> Cost:
+    """Only what it takes to hold it: how many pairs it learns from is known when they are read."""
+    return estimates.holding(stage.settings.model, stage.settings.training.lora)
+
+
+JUDGE_STAGE = Kind("judge", train, uses_model=True, cost=_training_cost)

@@ -1,0 +1,133 @@
+"""The initial model on the data: log-probabilities for every pair, embeddings for every prompt."""
+
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unmdpo.core.files import remove, sha256, temporary
+from unmdpo.core.settings import Strict
+from unmdpo.engine.inference.embed import Embedder, embed_prompts, in_order
+from unmdpo.engine.pairs.score import score
+from unmdpo.engine.ranks import Ranks, local_device
+from unmdpo.engine.settings import AdapterSettings, ModelSource
+from unmdpo.engine.sharding import open_to_read
+from unmdpo.engine.tally import Tally
+from unmdpo.engine.text.encode import Encoder
+from unmdpo.stages.base import VALIDATED, Graph, Job, Kind, Notes, PinnedModel, Stage
+from unmdpo.stages.convert import converted_model
+from unmdpo.stages.data import comparisons, encoded
+from unmdpo.stages.estimates import Cost, Estimates
+from unmdpo.stages.files import COMPARISONS, EMBEDDED, EMBEDDINGS, PAIRS, PROMPTS, REFERENCE, Embedded
+from unmdpo.stages.training import check_finite_logps, open_scorer, prove_in, ready
+from unmdpo.stages.units import PromptIndex
+
+EMBEDDED_PARTS = "places-"
+PART = 16  # batches of embeddings per file
+
+
+class ModelSettings(Strict):
+    model: PinnedModel
+
+
+class ReferenceSettings(ModelSettings):
+    four_bit: bool  # what an adapter trains beside is then its own reference
+
+
+def reference(
+    graph: Graph, model: ModelSource, adapter: AdapterSettings | None, suffix: str = ""
+) -> Stage[ReferenceSettings]:
+    """The log-probabilities that a policy, perhaps with an adapter, starts from."""
+    inputs = {"encoded": encoded(graph, model, suffix), **converted_model(graph, model, suffix)}
+    settings = ReferenceSettings(model=graph.pinned(model), four_bit=adapter is not None and adapter.four_bit)
+    name = f"{REFERENCE_STAGE.name}{suffix}{'[4-bit]' if settings.four_bit else ''}"
+    return graph.stage(REFERENCE_STAGE, settings, inputs, name)
+
+
+def features(graph: Graph) -> Stage[ModelSettings]:
+    """Prompt embeddings from the pilots' model."""
+    model, suffix = pilot_model(graph)
+    inputs = {"comparisons": comparisons(graph), **converted_model(graph, model, suffix)}
+    settings = ModelSettings(model=graph.pinned(model))
+    return graph.stage(FEATURES_STAGE, settings, inputs, f"{FEATURES_STAGE.name}{suffix}")
+
+
+def pilot_model(graph: Graph) -> tuple[ModelSource, str]:
+    """The model for pilots and features, and a suffix for stage names if it is a proxy."""
+    proxy = graph.recipe.pilots.model
+    return (graph.recipe.model, "") if proxy is None else (proxy, "[proxy]")
+
+
+def score_reference(job: Job[ReferenceSettings]) -> Notes:
+    """Computes (n, 2) log-probabilities under the frozen initial model, once for all pilots and policies."""
+    pairs = job.load(PAIRS, "encoded")
+    scorer, _ = open_scorer(job.source(job.settings.model), four_bit=job.settings.four_bit)
+    proof = prove_in(job, scorer)
+    logps = score(ready(scorer), pairs, job.compute.token_budget, job.report)
+    check_finite_logps(logps, pairs, "the initial model")
+    if Ranks.current().first:
+        job.save(REFERENCE, logps)
+    return {"tokens": pairs.valid_tokens, "proof": proof}
+
+
+def embed(job: Job[ModelSettings]) -> Notes:
+    """Computes (u, d) embeddings of the training prompts; resumes where an earlier attempt stopped."""
+    source, first = job.source(job.settings.model), Ranks.current().first
+    rows = job.load(COMPARISONS, "comparisons")
+    index = PromptIndex.of(rows)
+    parts = Ranks.current().share(_begun(job.state) if first else [])
+    embedder = open_to_read(source, partial(Embedder, device=local_device()))
+    done = {place for part in parts for place in part.places.tolist()}
+    tally = Tally(job.report, len(index.hashes), "prompts embedded")
+    tally.add(len(done))
+    batches = embed_prompts(embedder, Encoder.of(source), index.prompts(rows), done)
+    while some := list(islice(batches, PART)):
+        places = torch.tensor([place for members, _ in some for place in members])
+        parts.append(Embedded(places, torch.cat([batch for _, batch in some])))
+        tally.add(len(places))
+        if first:
+            _keep(parts[-1], job.state)
+    embeddings = in_order([(part.places.tolist(), part.embeddings) for part in parts], len(index.hashes))
+    if first:
+        job.save(EMBEDDINGS, embeddings)
+        job.save(PROMPTS, index.hashes)
+    return {"prompts": len(index.hashes), "dimension": int(embeddings.shape[1])}
+
+
+def _keep(part: Embedded, state: Path) -> None:
+    """Under the name of its checksum, so that what is damaged later is not taken for it."""
+    state.mkdir(exist_ok=True)
+    aside = temporary(state / EMBEDDED_PARTS)
+    EMBEDDED.write(aside, part)
+    aside.replace(state / f"{EMBEDDED_PARTS}{sha256(aside)}")
+
+
+def _begun(state: Path) -> list[Embedded]:
+    """What an earlier attempt embedded, except for what was damaged since."""
+    whole = []
+    for path in sorted(state.glob(f"{EMBEDDED_PARTS}*")):
+        if path.is_file() and path.name == f"{EMBEDDED_PARTS}{sha256(path)}":
+            whole.append(EMBEDDED.read(path))
+        else:
+            remove(path)
+    return whole
+
+
+def _scoring_cost(estimates: Estimates, stage: Stage[ReferenceSettings]) -> Cost:
+    return estimates.scoring(stage.settings.model, _share(estimates, stage))
+
+
+def _embedding_cost(estimates: Estimates, stage: Stage[ModelSettings]) -> Cost:
+    prompts = _share(estimates, stage) * estimates.prompts
+    return estimates.reading(stage.settings.model, prompts * estimates.mean_prompt)
+
+
+def _share(estimates: Estimates, stage: Stage[Any]) -> float:
+    """Of the training data, as much as the stage reads."""
+    return estimates.held_out if stage.name.endswith(VALIDATED) else 1.0
+
+
+REFERENCE_STAGE = Kind("reference", score_reference, uses_model=True, ranked="by default", cost=_scoring_cost)
+FEATURES_STAGE = Kind("features", embed, uses_model=True, ranked="on request", cost=_embedding_cost)

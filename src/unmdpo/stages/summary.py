@@ -1,0 +1,202 @@
+"""The summary that compares policies: on every panel, by every judge, over all seeds."""
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from unmdpo.core.settings import Strict
+from unmdpo.objectives.table import INITIAL
+from unmdpo.recipe.seeds import Trained, paired
+from unmdpo.stages.base import Graph, Job, Kind, Notes, Stage
+from unmdpo.stages.data import PANEL_STAGE, comparisons, panel
+from unmdpo.stages.evaluation import judged, judgement, judgement_name
+from unmdpo.stages.files import COMPARISONS, PANEL, SUMMARY, Panel
+from unmdpo.stats.evaluation import (
+    TIE,
+    Estimate,
+    Judged,
+    Outcome,
+    Resamples,
+    by_domain,
+    compare,
+    holm,
+    select,
+    spearman,
+)
+from unmdpo.stats.length_adjusted import length_adjusted, longer_chosen, longer_preferred
+
+Runs = Mapping[str, Sequence[Trained]]
+MEASURES = ("win_rate", "reward_difference")
+
+
+class SummarySettings(Strict):
+    runs: dict[str, list[Trained]]  # candidate → its trainings
+    panels: list[str]
+    judges: list[str]  # the first selects; "" is one without a name
+    opponents: list[str]  # the first is the baseline
+    selected_among: list[str]  # one of these is selected; empty: one of all
+    seed: int
+
+
+def summary(graph: Graph) -> None:
+    evaluation = graph.recipe.evaluation
+    if evaluation is None:
+        return
+    wanted = [*graph.recipe.candidates, *([INITIAL] if evaluation.initial else [])]
+    runs = {name: graph.recipe.runs[name] for name in wanted}
+    inputs: dict[str, Stage[Any]] = {"comparisons": comparisons(graph)}
+    for name in evaluation.answered:
+        drawn = panel(graph, name)
+        inputs[drawn.name] = drawn
+        for trained in (each for trainings in runs.values() for each in trainings):
+            for judge in evaluation.all_judges:
+                scored = judgement(graph, trained.name, name, judge)
+                inputs[scored.name] = scored
+    settings = SummarySettings(
+        runs=runs,
+        panels=evaluation.answered,
+        judges=[*evaluation.all_judges],
+        opponents=evaluation.all_opponents,
+        selected_among=evaluation.selected_among,
+        seed=graph.recipe.seed,
+    )
+    graph.stage(SUMMARY_STAGE, settings, inputs)
+
+
+def summarize(job: Job[SummarySettings]) -> Notes:
+    report = summary_of(job)
+    job.save(SUMMARY, report)
+    return {"panels": list(report)}
+
+
+def summary_of(job: Job[SummarySettings]) -> dict[str, Any]:
+    """Panel → its numbers."""
+    rows = job.load(COMPARISONS, "comparisons")
+    lengths = [(len(row.chosen), len(row.rejected)) for row in rows]
+    chosen, rejected = np.array(lengths, dtype=np.float64).reshape(-1, 2).T
+    of_data = longer_chosen(chosen, rejected, [row.prompt_hash for row in rows])
+    return {name: _panel(job, name, of_data) for name in job.settings.panels}
+
+
+def _panel(job: Job[SummarySettings], name: str, of_data: Estimate | None) -> dict[str, Any]:
+    """One panel's numbers: those of the first judge, and those of each if there are several."""
+    s, prompts = job.settings, job.load(PANEL, PANEL_STAGE.called(name))
+    known = {
+        judge: {
+            trained.name: judged(job.inputs[judgement_name(trained.name, name, judge)], prompts)
+            for trainings in s.runs.values()
+            for trained in trainings
+        }
+        for judge in s.judges
+    }
+    tables = {judge: tabulate(prompts, scores, s) for judge, scores in known.items()}
+    return {
+        "prompts": len(prompts),
+        "baseline": s.opponents[0],
+        **tables[s.judges[0]],
+        "judges": tables if s.judges != [""] else {},
+        "agreement": list(_agreement(known, s.runs, s.opponents[0])),
+        "longer_chosen": _plain(of_data),
+    }
+
+
+def tabulate(prompts: Panel, known: Mapping[str, Judged], settings: SummarySettings) -> dict[str, Any]:
+    """One judge's numbers on one panel. `known` are answers by training; the first opponent is the baseline, used for
+    selection and domains."""
+    runs, opponents, seed = settings.runs, settings.opponents, settings.seed
+    baseline, resamples = opponents[0], Resamples.draw(len(prompts), seed)
+    others = [name for name in runs if name not in (baseline, INITIAL)]
+    against = {
+        opponent: {
+            policy: compare_runs(known, runs[policy], runs[opponent], resamples)
+            for policy in runs
+            if policy not in (opponent, INITIAL)
+        }
+        for opponent in opponents
+    }
+    domains = {
+        policy: by_domain(*_together(known, runs[policy], runs[baseline]), prompts.domains, seed) for policy in others
+    }
+    return {
+        "against": {opponent: _corrected(outcomes) for opponent, outcomes in against.items()},
+        "selected": select(
+            {
+                policy: outcome
+                for policy, (outcome, _) in against[baseline].items()
+                if not settings.selected_among or policy in settings.selected_among
+            }
+        ),
+        "by_domain": {policy: {name: one.to_dict() for name, one in each.items()} for policy, each in domains.items()},
+        "mean_score": {
+            policy: float(np.mean([known[trained.name].scores.mean() for trained in trainings]))
+            for policy, trainings in runs.items()
+        },
+        "longer_preferred": _plain(longer_preferred([*known.values()])),
+    }
+
+
+def compare_runs(
+    known: Mapping[str, Judged], ours: Sequence[Trained], theirs: Sequence[Trained], resamples: Resamples
+) -> tuple[Outcome, dict[str, Any]]:
+    """A candidate against an opponent over all seeds; and what else is reported: each seed, and the win rate at equal
+    length."""
+    pairs, together = paired(ours, theirs), _together(known, ours, theirs)
+    seeds = {str(pair.seed): compare(known[pair.ours], known[pair.theirs], resamples) for pair in pairs}
+    more = {
+        "seeds": {seed: outcome.to_dict() for seed, outcome in seeds.items()} if len(pairs) > 1 else {},
+        "length_adjusted": _plain(length_adjusted(*together)),
+    }
+    return compare(*together, resamples), more
+
+
+def _together(
+    known: Mapping[str, Judged], ours: Sequence[Trained], theirs: Sequence[Trained]
+) -> tuple[Judged, Judged]:
+    """Both sides with their seeds in the same order; (n,) each if there is one."""
+    pairs = paired(ours, theirs)
+    if len(pairs) == 1:
+        return known[pairs[0].ours], known[pairs[0].theirs]
+    return Judged.of_seeds([known[pair.ours] for pair in pairs]), Judged.of_seeds(
+        [known[pair.theirs] for pair in pairs]
+    )
+
+
+def _corrected(outcomes: Mapping[str, tuple[Outcome, dict[str, Any]]]) -> dict[str, Any]:
+    """Outcomes with Holm's p-values beside the plain ones: each opponent's table is a family."""
+    plain = {policy: outcome.to_dict() | more for policy, (outcome, more) in outcomes.items()}
+    for measure in MEASURES:
+        family = holm({policy: outcome[f"p_{measure}"] for policy, outcome in plain.items()})
+        for policy, p in family.items():
+            plain[policy][f"holm_{measure}"] = p
+    return plain
+
+
+def _agreement(known: Mapping[str, Mapping[str, Judged]], runs: Runs, baseline: str) -> Any:
+    """For every two judges, over all answers compared with the baseline's: the rank correlation of their score
+    differences, and how often they say the same."""
+    pairs = [pair for name in runs if name != baseline for pair in paired(runs[name], runs[baseline])]
+    differences = {
+        judge: np.concatenate([scores[pair.ours].scores - scores[pair.theirs].scores for pair in pairs])
+        for judge, scores in known.items()
+        if pairs
+    }
+    for first, second in combinations(differences, 2):
+        ours, theirs = differences[first], differences[second]
+        yield {
+            "judges": [first, second],
+            "rank_correlation": spearman(ours, theirs),
+            "same_verdict": 100 * float(np.mean(_verdict(ours) == _verdict(theirs))),
+        }
+
+
+def _plain(estimate: Estimate | None) -> dict[str, float] | None:
+    return None if estimate is None else estimate.to_dict()
+
+
+def _verdict(difference: Any) -> Any:
+    return np.where(np.abs(difference) <= TIE, 0, np.sign(difference))
+
+
+SUMMARY_STAGE = Kind("summary", summarize, wanted=summary)

@@ -1,0 +1,95 @@
+"""The board that a terminal shows: all stages at work, what is done, what failed."""
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from unmdpo.execute.board import Board
+from unmdpo.execute.progress import Events, Lines, fraction
+
+
+def drawn(board):
+    out = io.StringIO()
+    Console(file=out, width=100).print(board.drawn())
+    return out.getvalue()
+
+
+def test_the_board_follows_the_stages():
+    board = Board(5)
+    board.cached("comparisons")
+    board.started("pilot[0]")
+    board.started("pilot[1]")
+    board.progress("pilot[1]", "update 3/80 [x]")
+    text = drawn(board)
+    assert "pilot[0]" in text
+    assert "update 3/80 [x]" in text  # no markup is made of it
+    assert "1 of 5 stages done, 1 reused" in text
+    board.finished("pilot[0]", 2.0)
+    board.failed("pilot[1]", "out of memory")
+    text = drawn(board)
+    assert "pilot[0]" not in text
+    assert "2 of 5 stages done" in text
+    assert "failed: pilot[1]" in text
+
+
+def test_bars_and_the_time_that_is_left(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    board = Board(3)
+    board.expected({"pilot[0]": 60.0, "policy[dpo]": 30.0, "summary": 10.0})
+    board.started("pilot[0]")
+    board.progress("pilot[0]", "0/150")
+    assert board.remaining.text() is None  # no pace yet
+    now[0] += 30
+    board.progress("pilot[0]", "75/150 · loss 0.6")
+    assert board.remaining.text() == "about 70 seconds left"
+    assert "about 70 seconds left" in drawn(board)
+    board.progress("pilot[0]", "10/2,000 pairs scored")  # counts anew, and does not go back
+    assert board.remaining.share == 0.3
+    board.finished("pilot[0]", 30.0)
+    board.finished("policy[dpo]", 10.0)
+    board.finished("summary", 1.0)
+    assert board.remaining.text() is None
+
+
+def test_what_earlier_attempts_did_is_no_pace(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    board = Board(2)
+    board.expected({"policy[dpo]": 100.0})
+    now[0] += 1
+    board.progress("policy[dpo]", "100/150 · loss 0.6")  # resumed there
+    assert board.remaining.text() is None
+    now[0] += 30
+    board.progress("policy[dpo]", "125/150 · loss 0.6")
+    assert board.remaining.text() == "about 30 seconds left"
+
+
+def test_lines_tell_what_is_left():
+    stream = io.StringIO()
+    lines = Lines(stream)
+    lines.expected({"a": 1.0, "b": 3.0})
+    lines.started("a")
+    lines.finished("a", 1.0)
+    assert re.search(r"a: finished in 1\.0 s; about \d+ seconds? left", stream.getvalue())
+
+
+def test_a_function_is_called_with_every_event():
+    told = []
+    view = Events(told.append)
+    view.started("policy[dpo]")
+    view.progress("policy[dpo]", "3/12 · loss 0.6")
+    view.finished("policy[dpo]", 2.0)
+    assert [(one["event"], one["stage"]) for one in told] == [
+        (event, "policy[dpo]") for event in ("started", "progress", "finished")
+    ]
+    assert told[1]["share"] == 0.25
+
+
+@pytest.mark.parametrize(
+    ("text", "share"), [("3/12 · x", 0.25), ("1,000/2,000 judged", 0.5), ("proving", None), ("5/0", None)]
+)
+def test_what_a_progress_text_counts(text, share):
+    assert fraction(text) == share

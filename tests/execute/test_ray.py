@@ -1,0 +1,70 @@
+"""The same recipe on a real Ray cluster, started here: same results, dead workers retried."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.worlds.pipeline import judged_by_function, world
+from unmdpo.core.errors import UserError
+from unmdpo.execute import execute
+from unmdpo.results.run import open_run
+from unmdpo.results.verify import verify
+from unmdpo.store.store import Store
+
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.timeout(1800),  # enough even on a busy machine
+    pytest.mark.filterwarnings("ignore"),
+]
+
+
+def dies_once(prompts, responses):
+    """A judge whose process is killed on its first call."""
+    marker = Path(os.environ["UNMDPO_TEST_MARKER"])
+    if not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return [float(len(response)) for response in responses]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return world(tmp_path_factory.mktemp("world"))
+
+
+def test_the_same_results_and_a_killed_worker_is_retried(cluster, folder, tmp_path, monkeypatch):
+    described = judged_by_function(folder, "tests.pipeline.executors.test_ray:dies_once")
+    run = execute(open_run(described, Store(tmp_path / "ray")), executor="ray")
+    assert cluster.exists()  # it did die
+    assert [finding for finding in verify(run) if finding.problem] == []
+    monkeypatch.setenv("UNMDPO_TEST_MARKER", str(cluster))
+    local = execute(open_run(described, Store(tmp_path / "local")))
+    for name in run.stages:
+        ours, theirs = run.artifact(name).manifest["files"], local.artifact(name).manifest["files"]
+        different = {file for file in theirs if ours[file] != theirs[file]}
+        assert different <= {"throughput.log"}, name
+
+
+def test_a_failed_stage_names_itself_and_leaves_the_others(cluster, folder, tmp_path):
+    run = open_run(judged_by_function(folder, "tests.worlds.judges:broken_judge"), Store(tmp_path / "store"))
+    with pytest.raises(UserError, match=r"judgement\[dpo,one\]: [\s\S]*out of order"):
+        execute(run, executor="ray")
+    assert "generation[dpo,one]" in run.finished
+
+
+def test_a_stage_over_two_ranks_of_ray_train(cluster, folder, tmp_path, monkeypatch):
+    """The same weights as one rank's, up to rounding. Paths are relative to where the run was started."""
+    monkeypatch.chdir(folder)
+    described = judged_by_function(Path(), "tests.worlds.judges:longest")
+    together = described.model_copy(update={"compute": described.compute.model_copy(update={"ranks": 2})})
+    run = execute(open_run(together, Store(tmp_path / "ray")), until="policy[dpo]", executor="ray")
+    assert run.artifact("policy[dpo]").manifest["ranks"] == 2
+    alone = execute(open_run(described, Store(tmp_path / "alone")), until="policy[dpo]")
+    ours, theirs = (load_file(one.policy("dpo") / "model.safetensors") for one in (run, alone))
+    for name, expected in theirs.items():
+        torch.testing.assert_close(ours[name], expected, rtol=1e-3, atol=1e-5)
+    assert not [*(tmp_path / "ray").glob(".ray-*")]

@@ -1,0 +1,92 @@
+"""Artifacts and work that no run uses."""
+
+import shutil
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.worlds.pipeline import recipe
+from unmdpo.cli import app
+from unmdpo.core.errors import UserError
+from unmdpo.execute import execute
+from unmdpo.results.run import open_run
+from unmdpo.store.artifact import Artifact
+from unmdpo.store.garbage import discard, unreferenced
+from unmdpo.store.store import Store
+
+pytestmark = pytest.mark.xdist_group("pipeline")  # they share one small world
+
+
+def test_what_no_run_refers_to_is_found(folder, tmp_path):
+    store = Store(tmp_path / "store")
+    run = execute(open_run(recipe(folder), store), until="encoded")
+    assert unreferenced(store) == {}
+    shutil.rmtree(run.folder)
+    (store.root / "artifacts" / "comparisons" / ".DS_Store").write_bytes(b"left by a file browser")
+    found = unreferenced(store)
+    assert found.keys() == {run.stages[name].place for name in ("comparisons", "encoded")}
+    assert all(size > 0 for size in found.values())
+    shell = CliRunner()
+    assert "2 artifacts" in shell.invoke(app, ["gc", "--store", str(store.root)]).output
+    assert "removed" in shell.invoke(app, ["gc", "--store", str(store.root), "--delete"]).output
+    assert unreferenced(store) == {}
+
+
+def test_what_is_damaged_and_set_aside_is_found(folder, tmp_path):
+    store, shell = Store(tmp_path / "store"), CliRunner()
+    run = execute(open_run(recipe(folder), store), until="comparisons")
+    damaged = run.store.root / "artifacts" / run.stages["comparisons"].place / "train.parquet"
+    damaged.write_bytes(b"x" + damaged.read_bytes()[1:])
+    with pytest.raises(UserError, match="quarantine"):
+        Artifact(damaged.parent).file(damaged.name)
+    named = shell.invoke(app, ["gc", "--store", str(store.root)]).output
+    assert "quarantine/comparisons-" in named
+    assert "1 artifacts" in named
+    shell.invoke(app, ["gc", "--store", str(store.root), "--delete"])
+    assert [*(store.root / "quarantine").iterdir()] == []
+
+
+def test_what_a_run_needs_again_meanwhile_is_kept(folder, tmp_path):
+    """It was listed as unused, and a run began before it was removed."""
+    store = Store(tmp_path / "store")
+    run = execute(open_run(recipe(folder), store), until="encoded")
+    shutil.rmtree(run.folder)
+    listed = [*unreferenced(store)]
+    assert len(listed) == 2
+    run.record()
+    assert discard(store, listed) == []
+    assert run.finished.keys() == {"comparisons", "encoded"}
+
+
+def test_work_is_freed_once_nobody_goes_on_with_it(folder, tmp_path):
+    store = Store(tmp_path / "store")
+    run = execute(open_run(recipe(folder), store), until="comparisons")
+    begun, finished, strange = run.stages["encoded"].key, run.stages["comparisons"].key, "0" * 32
+    for key in (begun, finished, strange):
+        state = store.root / "work" / key / "state"
+        state.mkdir(parents=True)
+        (state / "half").write_bytes(b"x" * 100)
+    assert unreferenced(store) == {f"work/{strange}": 100, f"work/{finished}": 100}
+    with store._lock(strange):
+        assert discard(store, [*unreferenced(store)]) == [f"work/{finished}"]  # the other is being worked on
+    assert discard(store, [*unreferenced(store)]) == [f"work/{strange}"]
+    assert [path.name for path in (store.root / "work").iterdir()] == [begun]
+
+
+def test_nothing_is_removed_behind_a_link(folder, tmp_path):
+    store = Store(tmp_path / "store")
+    run = execute(open_run(recipe(folder), store), until="comparisons")
+    shutil.rmtree(run.folder)
+    (store.root / "artifacts" / "comparisons").rename(tmp_path / "elsewhere")
+    (store.root / "artifacts" / "comparisons").symlink_to(tmp_path / "elsewhere")
+    assert unreferenced(store) == {}
+    assert len(list((tmp_path / "elsewhere").iterdir())) == 1
+
+
+@pytest.mark.parametrize("text", ["[]", "{", "null", '{"stages": []}', '{"stages": {"a": 1}}'])
+def test_a_record_that_cannot_be_read_keeps_everything(folder, tmp_path, text):
+    store = Store(tmp_path / "store")
+    run = execute(open_run(recipe(folder), store), until="comparisons")
+    (run.folder / "run.json").write_text(text)
+    with pytest.raises(UserError, match="cannot be read, so nothing is listed as unused"):
+        unreferenced(store)
