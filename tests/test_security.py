@@ -12,6 +12,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from tests.worlds.judges import NASTY
 from tests.worlds.pipeline import recipe, world
 from unmdpo.cli import app
 from unmdpo.core.errors import UserError, printable
@@ -24,11 +25,6 @@ from unmdpo.store.store import Store
 
 SOURCES = Path(__file__).parent.parent / "src" / "unmdpo"
 SECRETS = {"OPENAI_API_KEY": "sk-very-secret", "HF_TOKEN": "hf_very_secret", "WANDB_API_KEY": "very-secret-too"}
-NASTY = "\x1b]0;owned\x07\x1b[2J\u202egnp.exe <script>alert(1)</script>"
-
-
-def nasty_judge(prompts, responses):
-    raise RuntimeError(f"cannot judge {NASTY}")
 
 
 def whole_run(folder, store="store", **changes):
@@ -147,7 +143,7 @@ def test_control_characters_are_shown_and_not_obeyed(folder, tmp_path):
     assert "\x1b]0" not in told.output
     assert "\x07" not in told.output
     file = tmp_path / "nasty.yaml"
-    judge = {"function": "tests.test_security:nasty_judge"}
+    judge = {"function": "tests.worlds.judges:nasty_judge"}
     given = recipe(folder).evaluation.model_dump() | {"judge": judge}
     file.write_text(recipe(folder, evaluation=given).to_yaml())
     judged = CliRunner().invoke(app, ["run", str(file), "--store", str(folder / "store"), "--jobs", "1"])

@@ -1,11 +1,11 @@
 """Sweeps: every point is a separate run, means have Student's interval, charts show the numbers."""
 
 import json
-import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
+from benchmarks.lab.__main__ import main
 from benchmarks.lab.charts import write_sweep
 from benchmarks.lab.sweep import BUDGET, SMALL, Result, sweep
 from benchmarks.lab.table import EXPERIMENTS, Point, experiment
@@ -78,9 +78,10 @@ def test_a_failed_run_is_reported(tmp_path):
         list(sweep(chosen, tmp_path, [0], 2, replace(SMALL, prompts=100), TINY, lambda text: None))
 
 
-def test_all_experiments_can_be_listed():
-    done = subprocess.run([sys.executable, "-m", "benchmarks.lab"], capture_output=True, text=True, check=True)
-    assert [line.split()[0] for line in done.stdout.splitlines()] == [*EXPERIMENTS]
+def test_all_experiments_can_be_listed(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["benchmarks.lab"])
+    main()
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [*EXPERIMENTS]
 
 
 def test_choices_are_drawn_as_rows(tmp_path):

@@ -1,7 +1,5 @@
 """The same recipe on a real Ray cluster, started here: same results, dead workers retried."""
 
-import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -22,22 +20,13 @@ pytestmark = [
 ]
 
 
-def dies_once(prompts, responses):
-    """A judge whose process is killed on its first call."""
-    marker = Path(os.environ["UNMDPO_TEST_MARKER"])
-    if not marker.exists():
-        marker.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return [float(len(response)) for response in responses]
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return world(tmp_path_factory.mktemp("world"))
 
 
 def test_the_same_results_and_a_killed_worker_is_retried(cluster, folder, tmp_path, monkeypatch):
-    described = judged_by_function(folder, "tests.pipeline.executors.test_ray:dies_once")
+    described = judged_by_function(folder, "tests.worlds.judges:kills_its_worker_once")
     run = execute(open_run(described, Store(tmp_path / "ray")), executor="ray")
     assert cluster.exists()  # it did die
     assert [finding for finding in verify(run) if finding.problem] == []

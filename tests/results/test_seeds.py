@@ -19,12 +19,8 @@ BY_HAND = {"dpo": {"objective": "dpo"}, "dpo-17": {"objective": "dpo", "training
 LIKING = (("a", 62.0), ("b", 70.0))
 
 
-def shortest(prompts, responses):
-    return [-float(len(response)) for response in responses]
-
-
 def evaluation(**more):
-    functions = {"long": "tests.worlds.judges:longest", "short": f"{__name__}:shortest"}
+    functions = {"long": "tests.worlds.judges:longest", "short": "tests.worlds.judges:shortest"}
     judges = {name: {"function": function} for name, function in functions.items()}
     panels = {"one": {"size": 5, "seed": 1}}
     return {"baseline": "dpo", "panels": panels, "judges": judges, "max_new_tokens": 6, "initial": True} | more

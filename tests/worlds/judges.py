@@ -2,6 +2,9 @@
 
 import os
 import signal
+from pathlib import Path
+
+NASTY = "\x1b]0;owned\x07\x1b[2J\u202egnp.exe <script>alert(1)</script>"
 
 
 def longest(prompts, responses):
@@ -23,3 +26,20 @@ def all_equal(prompts, responses):
 
 def not_a_number(prompts, responses):
     return [float("nan") if place == 1 else 0.0 for place, _ in enumerate(responses)]
+
+
+def shortest(prompts, responses):
+    return [-float(len(response)) for response in responses]
+
+
+def nasty_judge(prompts, responses):
+    raise ValueError(f"cannot judge {NASTY}")
+
+
+def kills_its_worker_once(prompts, responses):
+    """Kills the process of the stage on its first call."""
+    marker = Path(os.environ["UNMDPO_TEST_MARKER"])
+    if not marker.exists():
+        marker.touch()
+        os.kill(os.getppid(), signal.SIGKILL)
+    return [float(len(response)) for response in responses]

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from unmdpo.core.errors import UserError
+
 if TYPE_CHECKING:
     from pandas import DataFrame
 
@@ -126,7 +128,10 @@ class Table(list[dict[str, Any]]):
         return rows
 
     def pandas(self) -> "DataFrame":
-        from pandas import DataFrame  # noqa: PLC0415 - slow to import, and not everybody wants it
+        try:
+            from pandas import DataFrame  # noqa: PLC0415 - an extra
+        except ImportError as error:
+            raise UserError("data frames need pandas: pip install 'unmdpo[pandas]'") from error
 
         return DataFrame(self)
 

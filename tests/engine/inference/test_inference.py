@@ -212,14 +212,10 @@ def test_a_missing_judge_is_said(tmp_path):
         RewardModel(ModelSource(path=str(tmp_path / "nowhere")))
 
 
-def longest_wins(prompts, responses):
-    return [float(len(response)) for response in responses]
-
-
 def test_a_function_can_judge():
-    judge = open_function(FunctionSettings(function="tests.engine.inference.test_inference:longest_wins"))
-    assert checked(judge, prompts(2), ["a", "abc"]) == [1.0, 3.0]
-    for name in ("tests.engine.inference.test_inference:nobody", "no.such.module:f", "plain", "tests.conftest:os"):
+    judge = open_function(FunctionSettings(function="tests.worlds.judges:longest"))
+    assert checked(judge, prompts(2), ["a", "a b c"]) == [1.0, 3.0]
+    for name in ("tests.worlds.judges:nobody", "no.such.module:f", "plain", "tests.worlds.judges:NASTY"):
         with pytest.raises(UserError, match="judge function"):
             check_function(FunctionSettings.model_construct(function=name))
 
