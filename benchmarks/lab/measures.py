@@ -92,4 +92,6 @@ def pilot_cost(run: Run) -> float:
 
 def _learned_beside(run: Run, policy: str) -> tuple[list[Prompt], list[float]]:
     rows = run.comparisons()
-    return PromptIndex.of(rows).prompts(rows), POLICY_SCALE.load(run.artifact(POLICY_STAGE.called(policy))).q_.tolist()
+    return PromptIndex.of(rows).prompts(rows), POLICY_SCALE.load(
+        run.artifact(POLICY_STAGE.stage_name(policy))
+    ).q_.tolist()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from unmdpo.data import Comparison, DataRef, Message, Origin, load_comparisons
 from unmdpo.data import table as tables
 from unmdpo.data.load import Reading, load
-from unmdpo.data.table import ComparisonTable, Spool, joined, write_parquet
+from unmdpo.data.table import ComparisonTable, Spool, concatenate, write_parquet
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 ROWS = st.builds(
@@ -79,7 +79,7 @@ def test_views_and_joins(tmp_path):
     assert len(rows) + len(ties) == 50
     odd = rows.where(np.array([i % 2 == 1 for i in range(len(rows))]))
     assert list(odd) == list(rows)[1::2]
-    both = joined([odd, ties, odd])
+    both = concatenate([odd, ties, odd])
     assert list(both) == [*odd, *ties, *odd]
     assert both[len(odd)] == ties[0]
     with pytest.raises(IndexError):

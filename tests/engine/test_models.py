@@ -26,7 +26,7 @@ from unmdpo.core.errors import UnmdpoWarning, UserError
 from unmdpo.core.files import sha256
 from unmdpo.data.comparison import Comparison
 from unmdpo.data.identity import Message
-from unmdpo.engine.adapters import add_lora, attach, merged, save_adapter
+from unmdpo.engine.adapters import add_lora, attach, merge_weights, save_adapter
 from unmdpo.engine.cost import (
     available,
     checkpoint_activations,
@@ -171,7 +171,7 @@ def test_lora_trains_the_adapter_and_nothing_else(tmp_path):
     save_checkpoint(one, tmp_path / "checkpoints")
     save_adapter(adapted, tmp_path / "adapter", one.masters.named)
     assert (tmp_path / "adapter" / "adapter_model.safetensors").stat().st_size < 100_000
-    weights, rounding = merged(adapted, one.masters.named)
+    weights, rounding = merge_weights(adapted, one.masters.named)
     plain = copy.deepcopy(model)
     plain.load_state_dict(weights)
     assert rounding < 1e-4  # float32 keeps what the adapter learned
@@ -238,7 +238,7 @@ def test_merging_says_what_rounding_cost():
     list(one.run())
     masters = {name: value.detach().clone() for name, value in one.masters.named.items()}
     adapted.to(torch.bfloat16)  # as on a GPU
-    weights, rounding = merged(adapted, masters)
+    weights, rounding = merge_weights(adapted, masters)
     assert rounding > 0.5
     assert all(weight.dtype == torch.bfloat16 for weight in weights.values())
     assert weights.keys() == model.state_dict().keys()
@@ -267,7 +267,7 @@ def test_a_base_in_four_bits_is_proven_and_trained(tokenizer, tmp_path):
     lines = list(one.run())
     assert lines[0]["loss"] == pytest.approx(0.6931, abs=1e-3)
     assert lines[-1]["loss"] < 0.6
-    weights, _ = merged(adapted, one.masters.named)
+    weights, _ = merge_weights(adapted, one.masters.named)
     plain = copy.deepcopy(model)
     plain.load_state_dict(weights)
     found, expected = score(PairScorer(plain), data.pairs, 64), score(scorer, data.pairs, 64)

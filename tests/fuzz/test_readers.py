@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.worlds.rows import helpsteer3_row
 from unmdpo.core.errors import UserError
-from unmdpo.core.files import as_json, sealed
+from unmdpo.core.files import as_json, with_seal
 from unmdpo.data import DataRef, load_comparisons
 from unmdpo.data.alpaca import read_annotations, read_gamed
 from unmdpo.data.load import Reading, load
@@ -205,7 +205,7 @@ def test_any_manifest(folder, said, seal):
 
 def _sealed(said):
     try:
-        return as_json(sealed(said))
+        return as_json(with_seal(said))
     except ValueError:  # a number that JSON cannot express
         return json.dumps(said)
 

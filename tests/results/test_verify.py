@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from tests.worlds.pipeline import problems, recipe
-from unmdpo.core.files import file_names, sealed, sha256, write_json
+from unmdpo.core.files import file_names, sha256, with_seal, write_json
 from unmdpo.execute import execute
 from unmdpo.results.run import open_run
 from unmdpo.results.verify import verify
@@ -50,7 +50,7 @@ def rewrite_summary(artifact, change):
     manifest = json.loads((artifact.path / "manifest.json").read_text())
     path = artifact.path / "summary.json"
     manifest["files"]["summary.json"] = {"sha256": sha256(path), "bytes": path.stat().st_size}
-    write_json(artifact.path / "manifest.json", sealed(manifest))
+    write_json(artifact.path / "manifest.json", with_seal(manifest))
 
 
 def test_wrong_numbers_in_the_summary_are_found(done, tmp_path):

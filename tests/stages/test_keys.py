@@ -61,6 +61,15 @@ def test_changed_code_is_another_key(folder, monkeypatch):
     assert not any(module.startswith(others) for modules in reached.values() for module in modules)
 
 
+def test_a_run_of_another_version_is_explained(folder, tmp_path):
+    run = open_run(recipe(folder), Store(tmp_path))
+    assert "start it with `unmdpo run`" in str(run.nothing_finished())
+    record = tmp_path / "runs" / "small-0123456789ab" / "run.json"
+    record.parent.mkdir(parents=True)
+    record.write_text("{}")
+    assert "version 0.1 or 0.2: `unmdpo run` makes it again" in str(run.nothing_finished())
+
+
 def test_a_changed_file_is_another_input(folder, tmp_path):
     shutil.copytree(folder / "model", tmp_path / "model")
     shutil.copy(folder / "data.jsonl", tmp_path / "data.jsonl")

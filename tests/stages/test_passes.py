@@ -7,7 +7,7 @@ from tests.worlds.pipeline import problems, recipe
 from unmdpo.core.errors import UserError
 from unmdpo.execute import execute
 from unmdpo.results.run import open_run
-from unmdpo.stages.files import COMPARISONS, EVIDENCE, MET, REFERENCE, Evidence
+from unmdpo.stages.files import COMPARISONS, EVIDENCE, PASS_LOGPS, REFERENCE, Evidence
 from unmdpo.stages.units import PromptIndex
 from unmdpo.store.store import Store
 
@@ -24,7 +24,7 @@ def run(folder):
 
 
 def met(run, name):
-    return MET.load(run.artifact(f"pass[{name}]"))
+    return PASS_LOGPS.load(run.artifact(f"pass[{name}]"))
 
 
 def test_both_passes_meet_every_comparison_once_in_opposite_orders(run):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.worlds.recomputed import corrected, recomputed
-from unmdpo.recipe.seeds import Trained, paired
+from unmdpo.recipe.seeds import TrainingRun, pair_by_seed
 from unmdpo.stats.evaluation import Judged, Resamples, compare, holm
 
 RNG = np.random.default_rng(3)
@@ -103,13 +103,19 @@ def test_verify_s_way_gives_the_same(shape):
 
 
 def runs(*seeds):
-    return [Trained(seed, f"run{seed}") for seed in seeds]
+    return [TrainingRun(seed, f"run{seed}") for seed in seeds]
 
 
 def test_pairing():
-    assert [p.theirs for p in paired(runs(42, 17), runs(17, 42, 7))] == ["run42", "run17"]
-    assert [p.theirs for p in paired(runs(42, 17), runs(1))] == ["run1", "run1"]  # an opponent that was trained once
-    assert [p.seed for p in paired(runs(None), runs(42, 17))] == [42, 17]  # answers made elsewhere meet every seed
-    assert [p.theirs for p in paired(runs(42, 17), runs(None))] == ["runNone", "runNone"]
+    assert [p.theirs for p in pair_by_seed(runs(42, 17), runs(17, 42, 7))] == ["run42", "run17"]
+    assert [p.theirs for p in pair_by_seed(runs(42, 17), runs(1))] == [
+        "run1",
+        "run1",
+    ]  # an opponent that was trained once
+    assert [p.seed for p in pair_by_seed(runs(None), runs(42, 17))] == [
+        42,
+        17,
+    ]  # answers made elsewhere meet every seed
+    assert [p.theirs for p in pair_by_seed(runs(42, 17), runs(None))] == ["runNone", "runNone"]
     with pytest.raises(ValueError, match="seed 3 has no counterpart"):
-        paired(runs(42, 3), runs(42, 17))
+        pair_by_seed(runs(42, 3), runs(42, 17))

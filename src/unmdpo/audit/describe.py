@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 
 from unmdpo.audit.support import Edge, prompt_support
 from unmdpo.core.errors import UnmdpoWarning, UserError
-from unmdpo.core.files import expanded
+from unmdpo.core.files import expand_home
 from unmdpo.core.margins import StrengthMap
-from unmdpo.data.columns import renamed
+from unmdpo.data.columns import rename_columns
 from unmdpo.data.comparison import BOTH_BAD, Comparison, Comparisons
 from unmdpo.data.identity import Prompt
 from unmdpo.data.load import DataRef, Reading, first_rows, load
 from unmdpo.data.panels import read_prompts
 from unmdpo.data.rows import Row
 from unmdpo.data.sources import SOURCES, Source
-from unmdpo.data.sources.preference import settled
+from unmdpo.data.sources.preference import strength_columns
 
 OTHER_SPLITS = ("validation", "test")
 EVERY = 1 << 62  # bad rows: what else is wrong with another split does not matter here
@@ -156,7 +156,7 @@ def _described(
     ref: DataRef, reading: Reading, data: Comparisons, against: Sequence[str]
 ) -> tuple[Description, list[Comparison]]:
     source = SOURCES[data.source]
-    head = list(renamed(first_rows(ref, source=source), reading.columns))
+    head = list(rename_columns(first_rows(ref, source=source), reading.columns))
     columns = head[0].values.keys() if head else set()
     recognized = next((shape for shape in source.shapes if shape <= columns), min(source.shapes, key=len))
     seen = Description(
@@ -186,7 +186,7 @@ def _strength_from(source: Source, head: Sequence[Row], reading: Reading) -> str
     """For pairs, the columns that give it; otherwise what the source says."""
     if not source.finds_strength:
         return source.strength
-    columns = settled(head, reading.settings.strength)
+    columns = strength_columns(head, reading.settings.strength)
     return " − ".join(f"`{column}`" for column in columns) or "nothing: it is 1 for all"
 
 
@@ -261,7 +261,7 @@ def _other_splits(ref: DataRef, reading: Reading, source: str) -> Iterator[tuple
 def _prompts(path: str) -> list[Prompt]:
     """A file of prompts, or of comparisons."""
     try:
-        return list(read_prompts(expanded(path))[0].values())
+        return list(read_prompts(expand_home(path))[0].values())
     except UserError:
         data = load(DataRef(path, None), Reading())
         return [row.prompt for row in (*data.rows, *data.ties)]

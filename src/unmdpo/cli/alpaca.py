@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from unmdpo.cli.run import HERE, Overrides, RecipeArgument, StoreOption, opened
+from unmdpo.cli.run import HERE, Overrides, RecipeArgument, StoreOption, open_named
 
 
 def alpaca(
@@ -53,6 +53,6 @@ def answers(
     """Write a policy's answers in AlpacaEval's format."""
     from unmdpo.data.alpaca import write_outputs
 
-    rows = opened(recipe, overrides, store).generations(policy, panel)
+    rows = open_named(recipe, overrides, store).generations(policy, panel)
     write_outputs(out, policy, [(row["prompt"][-1].content, row["text"]) for row in rows], panel)
     typer.echo(f"{out}: {len(rows)} answers of {policy}")

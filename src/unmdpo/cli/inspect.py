@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unmdpo.cli.run import HERE, Overrides, RecipeArgument, StoreOption, opened, show_outcomes
+from unmdpo.cli.run import HERE, Overrides, RecipeArgument, StoreOption, open_named, show_outcomes
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,7 +26,7 @@ def verify(recipe: RecipeArgument, overrides: Overrides = None, store: StoreOpti
     from unmdpo.core.errors import UserError
     from unmdpo.results.verify import verify as check
 
-    run = opened(recipe, overrides, store, rehash=True)
+    run = open_named(recipe, overrides, store, rehash=True)
     if not run.finished:
         raise run.nothing_finished()
     findings = list(check(run))
@@ -51,7 +51,7 @@ def check(
     from unmdpo.execute.preflight import look_ahead
     from unmdpo.execute.row_counts import count_rows
 
-    run = opened(recipe, overrides, store)
+    run = open_named(recipe, overrides, store)
     wanted = run.wanted(until)
     with shown_progress(len(wanted)) as view:
         look_ahead(run, wanted, view)
@@ -76,7 +76,7 @@ def plan(
     from unmdpo.execute.plan import plan as estimate
 
     speed = speed_of(device)
-    run = opened(recipe, overrides, store, planning=True)
+    run = open_named(recipe, overrides, store, planning=True)
     check_judge_code(run.recipe)
     missing, sizes = missing_places(run.recipe), sizes_of(run)
     planned = estimate(run, device, sizes)
@@ -162,7 +162,7 @@ def compare(
     store: StoreOption = HERE,
 ) -> None:
     """Compare two policies directly, on every panel."""
-    run = opened(recipe, overrides, store)
+    run = open_named(recipe, overrides, store)
     evaluation = run.recipe.evaluation
     for panel in [] if evaluation is None else evaluation.answered:
         for judge in [] if evaluation is None else evaluation.all_judges:
@@ -188,7 +188,7 @@ def scale(
     from unmdpo.data.domains import modal_domains
     from unmdpo.results.scale import write_table
 
-    fitted = opened(recipe, overrides, store).scale(name)
+    fitted = open_named(recipe, overrides, store).scale(name)
     if data is None:
         table = fitted.known()
     else:
@@ -204,7 +204,7 @@ def _check_scale(recipe: str, name: str, overrides: list[str] | None, store: Pat
     from unmdpo.core.errors import UserError, did_you_mean
     from unmdpo.scale.check import verdict
 
-    run = opened(recipe, overrides, store)
+    run = open_named(recipe, overrides, store)
     if name not in run.recipe.scales:
         raise UserError(f"there is no scale '{name}'; {did_you_mean(name, run.recipe.scales)}")
     found = run.check(name)
@@ -230,9 +230,9 @@ def report(
     from unmdpo.lab.demo import truth_of
     from unmdpo.report import write_comparison, write_report
 
-    run = opened(recipe, overrides, store)
+    run = open_named(recipe, overrides, store)
     if beside:
-        others = [opened(other, None, store) for other in beside]
+        others = [open_named(other, None, store) for other in beside]
         path = write_comparison([run, *others], out or run.folder / "comparison.html")
     else:
         path = write_report(run, out or run.folder / "report.html", truth_of(run.recipe))

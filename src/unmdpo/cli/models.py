@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unmdpo.cli.run import HERE, Overrides, RecipeArgument, StoreOption, opened
+from unmdpo.cli.run import HERE, Overrides, RecipeArgument, StoreOption, open_named
 
 if TYPE_CHECKING:
     from unmdpo.results.policy import LoadedPolicy
@@ -68,7 +68,7 @@ def export(
     from unmdpo.engine.folder import push as upload
     from unmdpo.results.export import export_policy
 
-    written = export_policy(opened(recipe, overrides, store), policy, folder, adapter=adapter, licence=licence)
+    written = export_policy(open_named(recipe, overrides, store), policy, folder, adapter=adapter, licence=licence)
     typer.echo(f"{policy}: {written}")
     if push is not None:
         typer.echo(f"{policy}: {upload(written, push)}")
@@ -86,7 +86,7 @@ def chat(
     from unmdpo.core.errors import printable
     from unmdpo.data.identity import Message
 
-    run = opened(recipe, None, store)
+    run = open_named(recipe, None, store)
     policies = {name: _loaded(run, name, tokens) for name in (policy, other) if name is not None}
     said: list[Message] = []
     while True:

@@ -25,7 +25,7 @@ class Executor(Enum):
     ray = "ray"
 
 
-def located(recipe: str, store: Path) -> tuple[str, Path]:
+def find_recipe(recipe: str, store: Path) -> tuple[str, Path]:
     """A recipe and its store. Wherever a recipe is named, a run's folder may be, or its name in the store."""
     for folder in (Path(recipe), store / "runs" / recipe):
         if (folder / "recipe.yaml").is_file():
@@ -33,14 +33,14 @@ def located(recipe: str, store: Path) -> tuple[str, Path]:
     return recipe, store
 
 
-def opened(
+def open_named(
     recipe: str, overrides: list[str] | None, store: Path, *, planning: bool = False, rehash: bool = False
 ) -> "Run":
     from unmdpo.recipe import load_recipe
     from unmdpo.results.run import open_run
     from unmdpo.store.store import Store
 
-    recipe, store = located(recipe, store)
+    recipe, store = find_recipe(recipe, store)
     return open_run(load_recipe(recipe, overrides or []), Store(store), planning=planning, rehash=rehash)
 
 
@@ -74,7 +74,7 @@ def run(
     """Run a recipe; finished stages are not run again. Inside a torchrun job, its ranks share the models."""
     from unmdpo.recipe import load_recipe
 
-    recipe, store = located(recipe, store)
+    recipe, store = find_recipe(recipe, store)
     described = load_recipe(recipe, overrides or [])
     if executor is Executor.local:
         get_ready(jobs)

@@ -20,7 +20,7 @@ PARTIAL = ".partial"  # suffix of temporary names
 SEAL = "seal"
 
 
-def expanded(path: str | Path) -> Path:
+def expand_home(path: str | Path) -> Path:
     """With the home folder for ~. A user who is unknown leaves it as it is, where pathlib raises."""
     return Path(os.path.expanduser(path))  # noqa: PTH111
 
@@ -122,7 +122,7 @@ def as_json(value: Any) -> str:
     return json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n"
 
 
-def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+def with_seal(content: Mapping[str, Any]) -> dict[str, Any]:
     """The same with a checksum of itself added."""
     rest = {name: value for name, value in content.items() if name != SEAL}
     return rest | {SEAL: hashlib.sha256(as_json(rest).encode()).hexdigest()}
@@ -134,7 +134,7 @@ def read_sealed(path: Path) -> dict[str, Any] | None:
     try:
         text = path.read_text("utf-8")
         content = json.loads(text)
-        intact = isinstance(content, dict) and text == as_json(sealed(content))
+        intact = isinstance(content, dict) and text == as_json(with_seal(content))
     except (FileNotFoundError, ValueError, RecursionError):  # or it contains values that we never write
         return None
     return content if intact else None

@@ -103,7 +103,7 @@ class BadRows:
             return
         if len(self.errors) > self.allowed:
             if listing is not None:
-                write_lines(listing, listed(self.errors))
+                write_lines(listing, as_lines(self.errors))
             raise self._too_many(place, "" if listing is None else f"\nall of them are in {listing}")
         warnings.warn(f"{place}: {self._counts()}, and skipped:\n{self._kinds()}", UnmdpoWarning, stacklevel=3)
 
@@ -133,7 +133,7 @@ class BadRows:
         return "\n".join(lines)
 
 
-def listed(errors: Iterable[DataError]) -> list[dict[str, Any]]:
+def as_lines(errors: Iterable[DataError]) -> list[dict[str, Any]]:
     """Bad rows as they are written to a file."""
     lines = []
     for error in errors:

@@ -17,7 +17,7 @@ TARGETS = (
 )  # fmt: skip
 
 
-def renamed(rows: Iterable[Row], columns: Mapping[str, str]) -> Iterator[Row]:
+def rename_columns(rows: Iterable[Row], columns: Mapping[str, str]) -> Iterator[Row]:
     """Rows with further columns, each taken from a path such as `answers.0.text`; rows without one lack the column.
     What says the strength by another name gives way to what the user names."""
     replaced = {path for path in columns.values() if path not in columns} | columns.keys()

@@ -14,9 +14,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from unmdpo.core.errors import DataError, UnmdpoWarning, UserError, did_you_mean
-from unmdpo.core.files import expanded
+from unmdpo.core.files import expand_home
 from unmdpo.data.bad import A_FEW, BadRows, Enough
-from unmdpo.data.columns import check_paths, renamed
+from unmdpo.data.columns import check_paths, rename_columns
 from unmdpo.data.comparison import Comparisons, Origin
 from unmdpo.data.readers.files import READERS, data_files, files_of_no_split, is_data, read_file, split_named
 from unmdpo.data.rows import Row
@@ -48,7 +48,7 @@ class DataRef:
     @property
     def local(self) -> Path | None:
         """The path on this machine, if it exists."""
-        path = expanded(self.path)
+        path = expand_home(self.path)
         try:
             return path if path.exists() else None
         except OSError:  # too long, or no permission to look
@@ -93,7 +93,7 @@ def load(
     bad.settle(ref.path, listing)
     if not table.num_rows:
         raise UserError(_nothing(ref, bad))
-    graded = _graded(table, opened.source.rule, reading.quantiles)
+    graded = _cut_strengths(table, opened.source.rule, reading.quantiles)
     table, strengths = graded.table, graded.strengths
     return Comparisons(
         rows=ComparisonTable.view(table, strengths > 0),
@@ -107,23 +107,23 @@ def load(
     )
 
 
-class Graded(NamedTuple):
+class CutStrengths(NamedTuple):
     table: pa.Table
     strengths: NDArray[np.int32]  # (n,)
     thresholds: tuple[float, ...] | None = None
     quantiles: tuple[float, ...] | None = None
 
 
-def _graded(table: pa.Table, rule: StrengthRule, quantiles: tuple[float, ...] | None) -> Graded:
+def _cut_strengths(table: pa.Table, rule: StrengthRule, quantiles: tuple[float, ...] | None) -> CutStrengths:
     """Strengths as they were given, or cut from the margins of all rows."""
     strengths = table["strength"].to_numpy().astype(np.int32)
     margins = table["margin"].to_numpy()  # NaN where there is none
     cut = ~np.isnan(margins)
     if not cut.any():
-        return Graded(table, strengths)
+        return CutStrengths(table, strengths)
     strengths[cut] = rule.cut(margins[cut], quantiles)
     used = rule.quantiles(margins[cut]) if quantiles is None else quantiles
-    return Graded(with_strengths(table, strengths), strengths, rule.thresholds, used)
+    return CutStrengths(with_strengths(table, strengths), strengths, rule.thresholds, used)
 
 
 def _nothing(ref: DataRef, bad: BadRows) -> str:
@@ -131,7 +131,7 @@ def _nothing(ref: DataRef, bad: BadRows) -> str:
     return f"{ref.path}: no comparisons" + (f" in the split '{ref.split}'" if ref.split else "") + why
 
 
-class Opened(NamedTuple):
+class OpenSource(NamedTuple):
     """A source, named or recognized, and the rows it will read."""
 
     name: str
@@ -139,7 +139,7 @@ class Opened(NamedTuple):
     rows: Iterator[Row]
 
 
-def open_source(ref: DataRef, reading: Reading, bad: BadRows) -> Opened:
+def open_source(ref: DataRef, reading: Reading, bad: BadRows) -> OpenSource:
     name = reading.source if reading.source != AUTO else recognize(ref, reading.columns)
     if name not in SOURCES:
         raise UserError(f"unknown source '{name}'; {did_you_mean(name, SOURCES)}")
@@ -150,8 +150,8 @@ def open_source(ref: DataRef, reading: Reading, bad: BadRows) -> Opened:
     rows = _of_split(rows, _split_column(ref, source), ref.split, None if source.split_column else bad)
     if reading.columns:
         check_paths(first_rows(ref, source=source), reading.columns)
-        rows = renamed(rows, reading.columns)
-    return Opened(name, source, bad.counted(rows))
+        rows = rename_columns(rows, reading.columns)
+    return OpenSource(name, source, bad.counted(rows))
 
 
 def _split_column(ref: DataRef, source: Source) -> str | None:
@@ -198,15 +198,15 @@ def first_rows(ref: DataRef, bad: BadRows | None = None, source: Source | None =
     bad = bad or BadRows()
     bad.most = LOOKED_AT
     try:
-        rows = _peeked(read_rows(ref, bad, source))
+        rows = _peek(read_rows(ref, bad, source))
     except UserError:
         if ref.split is None:
             raise
         rows = []
-    return rows or _peeked(read_rows(replace(ref, split=None), bad, source))
+    return rows or _peek(read_rows(replace(ref, split=None), bad, source))
 
 
-def _peeked(rows: Iterator[Row]) -> list[Row]:
+def _peek(rows: Iterator[Row]) -> list[Row]:
     """Some rows, as long as they are not preceded by nothing but bad ones."""
     found: list[Row] = []
     with contextlib.suppress(Enough):

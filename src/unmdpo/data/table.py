@@ -220,7 +220,7 @@ def _hash_of(text: str) -> str:
     return prompt_hash(prompt_of(text))
 
 
-def joined(parts: Sequence[ComparisonTable]) -> ComparisonTable:
+def concatenate(parts: Sequence[ComparisonTable]) -> ComparisonTable:
     """Tables one after the other, without copies; a table may come several times."""
     tables = [part.chunks.table for part in parts if isinstance(part.chunks, _Memory)]
     assert len(tables) == len(parts)

@@ -138,7 +138,7 @@ def save_adapter(adapted: "PeftModel", folder: Path, masters: Mapping[str, Tenso
 
 
 @torch.no_grad()
-def merged(adapted: "PeftModel", masters: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], float]:
+def merge_weights(adapted: "PeftModel", masters: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], float]:
     """The base model's weights with the adapter added, and what rounding them cost: the size of the rounding errors,
     relative to the adapter's change. From the float32 `masters`, in float32, and rounded once."""
     model: Any = adapted.get_base_model()
@@ -154,7 +154,7 @@ def merged(adapted: "PeftModel", masters: Mapping[str, Tensor]) -> tuple[dict[st
             continue
         delta = _delta(module, place, masters)
         name = f"{place}{BASE}weight"
-        exact = whole(weights[name]).float() + delta
+        exact = full_tensor(weights[name]).float() + delta
         weights[name] = exact.to(dtype=weights[name].dtype).cpu()
         change += float(delta.square().sum())
         error += float((weights[name].float() - exact.cpu()).square().sum())
@@ -178,7 +178,7 @@ def without_adapter(model: PreTrainedModel) -> PreTrainedModel:
 def _delta(module: Any, place: str, masters: Mapping[str, Tensor]) -> Tensor:
     """(out, in) float32: scaling · B·A, transposed where the base layer's weights are."""
     a, b = (
-        whole(masters[f"{place}.{name}.{ADAPTER}.weight"]).float().to(module.get_base_layer().weight.device)
+        full_tensor(masters[f"{place}.{name}.{ADAPTER}.weight"]).float().to(module.get_base_layer().weight.device)
         for name in ("lora_A", "lora_B")
     )
     product: Tensor = module.scaling[ADAPTER] * (b @ a)
@@ -193,6 +193,6 @@ def _dequantized(layer: Any) -> Tensor:
     return plain
 
 
-def whole(weight: Tensor) -> Tensor:
+def full_tensor(weight: Tensor) -> Tensor:
     """The full tensor, also of one that is sharded over ranks. All ranks must call this."""
     return weight.full_tensor() if hasattr(weight, "full_tensor") else weight

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from unmdpo.core.errors import UserError
 from unmdpo.core.files import replacing, sha256
-from unmdpo.engine.adapters import save_adapter, whole
+from unmdpo.engine.adapters import full_tensor, save_adapter
 from unmdpo.engine.models import compute_dtype
 from unmdpo.engine.ranks import Ranks, local_device
 
@@ -57,7 +57,7 @@ def export_adapter(
     provenance: Provenance,
 ) -> None:
     """Writes only the adapter, for `PeftModel.from_pretrained` or `AutoModelForCausalLM`. All ranks must call this."""
-    found = {name: whole(value.detach()).cpu() for name, value in masters.items()}
+    found = {name: full_tensor(value.detach()).cpu() for name, value in masters.items()}
     _export(folder, tokenizer, provenance, lambda aside: save_adapter(adapted, aside, found))
 
 
@@ -103,7 +103,7 @@ def gathered(weights: Mapping[str, torch.Tensor], model: PreTrainedModel) -> dic
     ranks, found = Ranks.current(), dict[str, torch.Tensor]()
     dtype, tied = compute_dtype(local_device()), getattr(model, "all_tied_weights_keys", {})
     for name, value in weights.items():
-        full = whole(value.detach())
+        full = full_tensor(value.detach())
         if ranks.first and not (name in tied and tied[name] in weights):  # a tied weight is written once
             rounded = full.to(dtype) if ranks.world > 1 and full.dtype == torch.float32 else full
             found[name] = rounded.cpu()

@@ -45,7 +45,7 @@ class ModelSource(Strict):
         """The model's name for those who load an adapter: absolute, if it is a folder of this machine."""
         return str(Path(self.path).resolve()) if Path(self.path).exists() else self.path
 
-    def located(self, path: str) -> Self:
+    def at_path(self, path: str) -> Self:
         """The same model, loaded from a local folder with its weights and tokenizer."""
         return self.model_copy(update={"path": path, "revision": None, "gguf_file": None})
 
@@ -139,7 +139,7 @@ class TrainingSettings(DefaultBudget):
         return SEED if self.seed is None else self.seed
 
     @property
-    def unwatched(self) -> Self:
+    def without_validation(self) -> Self:
         """Without validation: pilots have folds of their own that they do not see."""
         return self.model_copy(update={"validate_updates": None, "patience": None})
 
@@ -150,7 +150,7 @@ class TrainingSettings(DefaultBudget):
         assert self.epochs is not None  # one of the two is always set
         return self.epochs * updates_per_epoch(slots, self.batch)
 
-    def changed(self, overrides: TrainingOverrides) -> Self:
+    def with_overrides(self, overrides: TrainingOverrides) -> Self:
         """These settings with the overrides of one pilot or policy."""
         known = {name: value for name, value in overrides if name in TrainingOverrides.model_fields}
         changes = {name: value for name, value in known.items() if value is not None}

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from unmdpo.core.errors import UserError, did_you_mean
-from unmdpo.core.files import expanded
+from unmdpo.core.files import expand_home
 from unmdpo.engine.inference.judges import JudgeSettings, TrainedJudge, kind_of
 from unmdpo.engine.models import check_reachable
 from unmdpo.engine.settings import ModelSource
@@ -81,7 +81,7 @@ def missing_places(recipe: Recipe) -> dict[str, str]:
             models[f"evaluation.answers.{name}.path"] = given.path if isinstance(given, ModelSource) else None
     named = [(key, path, Path(path)) for key, path in models.items() if path is not None]
     # data paths may start with ~, which model loaders do not expand
-    named += [(key, path, expanded(path)) for key, path in data.items() if path is not None]
+    named += [(key, path, expand_home(path)) for key, path in data.items() if path is not None]
     return {key: path for key, path, place in named if not _hub_name(path) and not place.exists()}
 
 

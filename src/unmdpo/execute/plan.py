@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmdpo.core.errors import UnmdpoWarning, UserError
-from unmdpo.core.files import expanded
+from unmdpo.core.files import expand_home
 from unmdpo.engine.cost import PEAKS, USABLE, available, matrix_rate, narrow_rate, peak_rate
 from unmdpo.engine.models import context_length, load_model
 from unmdpo.engine.pairs.proof import Proof, prove
@@ -67,7 +67,7 @@ def _notes(run: Pipeline) -> Notes:
 
 
 def _here(path: str) -> bool:
-    return expanded(path).exists()
+    return expand_home(path).exists()
 
 
 def _sampled(run: Pipeline, folder: Path, notes: Notes) -> Sizes:

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from unmdpo.core.errors import UserError, did_you_mean
-from unmdpo.core.files import expanded
+from unmdpo.core.files import expand_home
 from unmdpo.recipe.document import Document
 from unmdpo.recipe.recipe import Recipe, as_yaml
 
@@ -83,7 +83,7 @@ def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _find(name: str) -> Document:
-    path = expanded(name)
+    path = expand_home(name)
     if path.suffix in {".yaml", ".yml"} or os.sep in name:
         try:
             return Document(path.read_text("utf-8"), name)

@@ -14,7 +14,7 @@ from unmdpo.engine.settings import ComputeSettings, LoggingSettings, ModelSource
 from unmdpo.objectives.table import BETA, INITIAL, OBJECTIVES
 from unmdpo.recipe import shared_margin
 from unmdpo.recipe.evaluation import EvaluationRecipe, PublishedRecipe
-from unmdpo.recipe.seeds import Trained, paired, seeded
+from unmdpo.recipe.seeds import TrainingRun, pair_by_seed, with_seed
 from unmdpo.recipe.settings import DataRecipe, PilotsRecipe, PolicyRecipe, ScaleRecipe
 
 
@@ -63,20 +63,20 @@ class Recipe(Strict):
             seeds = policy.seeds or (every if policy.training.seed is None else ())
             for seed in seeds:
                 training = policy.training.model_copy(update={"seed": seed})
-                runs[seeded(name, seed)] = policy.model_copy(update={"seeds": (), "training": training})
+                runs[with_seed(name, seed)] = policy.model_copy(update={"seeds": (), "training": training})
             if not seeds:
                 runs[name] = policy
         return runs
 
     @property
-    def runs(self) -> dict[str, list[Trained]]:
+    def runs(self) -> dict[str, list[TrainingRun]]:
         """Candidate → its trainings; one without a seed, if its answers were made elsewhere."""
         brought = {} if self.evaluation is None else self.evaluation.answers
-        runs = dict[str, list[Trained]]()
+        runs = dict[str, list[TrainingRun]]()
         for name, policy in self.trained.items():
             seed = self.seeded_training.seed if policy.training.seed is None else policy.training.seed
-            runs.setdefault(name.partition("@")[0], []).append(Trained(seed, name))
-        return runs | {name: [Trained(None, name)] for name in [*brought, INITIAL]}
+            runs.setdefault(name.partition("@")[0], []).append(TrainingRun(seed, name))
+        return runs | {name: [TrainingRun(None, name)] for name in [*brought, INITIAL]}
 
     def scale_settings(self, name: str) -> dict[str, Any]:
         """What an estimator is given, with the margin of the policies that use the scale."""
@@ -176,7 +176,7 @@ class Recipe(Strict):
         for opponent in evaluation.all_opponents:
             for candidate in self.candidates:
                 try:
-                    paired(runs[candidate], runs[opponent])
+                    pair_by_seed(runs[candidate], runs[opponent])
                 except ValueError as error:
                     raise error_at(
                         ("policies", candidate, "seeds"), f"it is compared with '{opponent}', where {error}"
@@ -186,7 +186,7 @@ class Recipe(Strict):
         """The training of the baseline that a judge of pairs sees beside this one: of the same seed, or the first."""
         assert self.evaluation is not None
         ours = next(trainings for trainings in self.runs.values() for each in trainings if each.name == training)
-        pairs = paired(ours, self.runs[self.evaluation.baseline])
+        pairs = pair_by_seed(ours, self.runs[self.evaluation.baseline])
         return next(pair.theirs for pair in pairs if pair.ours == training)
 
     @property

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
-class Trained(NamedTuple):
+class TrainingRun(NamedTuple):
     """One training of a policy, or answers made elsewhere, which have no seed."""
 
     seed: int | None
@@ -17,12 +17,12 @@ class Pair(NamedTuple):
     theirs: str
 
 
-def seeded(policy: str, seed: int) -> str:
+def with_seed(policy: str, seed: int) -> str:
     """The name of one training among several; no policy can be called so."""
     return f"{policy}@{seed}"
 
 
-def paired(ours: Sequence[Trained], theirs: Sequence[Trained]) -> list[Pair]:
+def pair_by_seed(ours: Sequence[TrainingRun], theirs: Sequence[TrainingRun]) -> list[Pair]:
     """A candidate's runs, each with the opponent's of the same seed. An opponent that was trained once meets all of
     them, and something without a seed meets every run of the other."""
     if len(theirs) == 1 or ours[0].seed is None:

@@ -104,7 +104,7 @@ def _curves(run: Run) -> dict[str, dict[str, list[tuple[float, float]]]]:
     for policy in run.recipe.trained:
         if not run.has(POLICY_STAGE, policy):
             continue
-        rows = METRICS.load(run.artifact(POLICY_STAGE.called(policy)))
+        rows = METRICS.load(run.artifact(POLICY_STAGE.stage_name(policy)))
         for metric in CURVES:
             line = [(float(row["update"]), float(row[metric])) for row in rows if metric in row]
             if line:
@@ -122,7 +122,7 @@ def _scale(run: Run, name: str, truth: Truth | None) -> ScaleFacts:
     residual: list[float] = []
     seeds = run.evidence(name)
     if seeds:
-        values = residuals(rows, Evidence.mean(seeds), run.stages[SCALE_STAGE.called(name)])
+        values = residuals(rows, Evidence.mean(seeds), run.stages[SCALE_STAGE.stage_name(name)])
         residual = _means(of_row, values.numpy(), len(places))
     return ScaleFacts(
         name,
@@ -140,7 +140,7 @@ def _joint_scales(run: Run) -> Iterator[tuple[str, list[float]]]:
     learning = {name for name, scale in run.recipe.scales.items() if ESTIMATORS[scale.estimator].joint}
     for policy, trained in run.recipe.trained.items():
         if trained.scale in learning and run.has(POLICY_STAGE, policy):
-            yield policy, POLICY_SCALE.load(run.artifact(POLICY_STAGE.called(policy))).q_.tolist()
+            yield policy, POLICY_SCALE.load(run.artifact(POLICY_STAGE.stage_name(policy))).q_.tolist()
 
 
 def _means(of_row: np.ndarray, values: np.ndarray, count: int) -> list[float]:

@@ -32,7 +32,7 @@ def render(facts: Facts) -> str:
     return template("page.html", clock=clock, amount=amount, estimate=estimate, chance=chance).render(
         recipe=facts.run.recipe,
         found=headline(facts.summary),
-        asked=asked(facts),
+        asked=key_facts(facts),
         folder=facts.run.folder.name,
         results=[
             _result(facts, panel, judge) for panel, report in facts.summary.items() for judge in tables_of(report)
@@ -66,7 +66,7 @@ def render(facts: Facts) -> str:
     )
 
 
-def asked(facts: Facts) -> dict[str, str]:
+def key_facts(facts: Facts) -> dict[str, str]:
     """What a reader wants to know first: the model, the data, the judges, the seeds."""
     recipe, evaluation = facts.run.recipe, facts.run.recipe.evaluation
     said = {"model": recipe.model.path}

@@ -37,7 +37,7 @@ def export_policy(run: Run, policy: str, folder: Path, *, adapter: bool = False,
     card = (source / CARD).read_text("utf-8")
     for name, expected in json.loads((source / CHECKSUMS).read_text("utf-8")).items():
         if not (source / name).is_file() or sha256(source / name) != expected:
-            raise UserError(f"{source / name} is damaged: unmdpo run … --force '{POLICY_STAGE.called(policy)}'")
+            raise UserError(f"{source / name} is damaged: unmdpo run … --force '{POLICY_STAGE.stage_name(policy)}'")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with replacing(folder) as aside:
@@ -52,7 +52,7 @@ def _files(run: Run, policy: str, adapter: bool) -> Path:
     folder = run.policy(policy)
     if not adapter or is_adapter(folder):
         return folder
-    artifact = run.artifact(POLICY_STAGE.called(policy))
+    artifact = run.artifact(POLICY_STAGE.stage_name(policy))
     if not (artifact.path / ADAPTER.name).is_dir():
         raise UserError(f"'{policy}' was trained without an adapter: leave --adapter out")
     return artifact.path / ADAPTER.name

@@ -10,7 +10,7 @@ from unmdpo.core.errors import UserError, did_you_mean
 from unmdpo.data import Comparison
 from unmdpo.engine.settings import ModelSource
 from unmdpo.recipe import Recipe
-from unmdpo.recipe.seeds import Trained
+from unmdpo.recipe.seeds import TrainingRun
 from unmdpo.results.policy import Policy
 from unmdpo.results.scale import FittedScale
 from unmdpo.results.tables import Table, judge_accuracy
@@ -18,7 +18,7 @@ from unmdpo.scale.check import Check
 from unmdpo.stages.answers import GENERATION_STAGE
 from unmdpo.stages.base import CONVERTED
 from unmdpo.stages.data import COMPARISONS_STAGE, PANEL_STAGE
-from unmdpo.stages.evaluation import judged, judgement_name
+from unmdpo.stages.evaluation import judgement_name, load_scores
 from unmdpo.stages.files import (
     CHECK,
     COMPARISONS,
@@ -69,8 +69,8 @@ class Run(Pipeline):
         """The policy's folder, for `from_pretrained`, which also answers: `generate(["…"])`. Of one training,
         `dpo@17`, if it has several."""
         self._one_training(name)
-        folder = MODEL.load(self.artifact(POLICY_STAGE.called(name)))
-        adapter = self.stages[POLICY_STAGE.called(name)].settings.training.adapter
+        folder = MODEL.load(self.artifact(POLICY_STAGE.stage_name(name)))
+        adapter = self.stages[POLICY_STAGE.stage_name(name)].settings.training.adapter
         return Policy.at(folder, self.initial, adapter is not None and adapter.four_bit)
 
     @property
@@ -78,34 +78,34 @@ class Run(Pipeline):
         """The initial model: its converted copy, if there is one."""
         stage, model = self.stages.get(CONVERTED), self.recipe.model
         finished = None if stage is None else self.find(stage)
-        return model if finished is None else model.located(str(MODEL.load(finished)))
+        return model if finished is None else model.at_path(str(MODEL.load(finished)))
 
     def comparisons(self) -> Sequence[Comparison]:
         """The training comparisons."""
         return COMPARISONS.load(self.artifact(COMPARISONS_STAGE.name))
 
     def panel(self, name: str) -> Panel:
-        return PANEL.load(self.artifact(PANEL_STAGE.called(name)))
+        return PANEL.load(self.artifact(PANEL_STAGE.stage_name(name)))
 
     def scale(self, name: str) -> FittedScale:
         """A fitted scale: `predict(prompts)` returns q for any prompts."""
-        artifact, stage = self.artifact(SCALE_STAGE.called(name)), self.stages[SCALE_STAGE.called(name)]
+        artifact, stage = self.artifact(SCALE_STAGE.stage_name(name)), self.stages[SCALE_STAGE.stage_name(name)]
         features, model = stage.inputs.get("features"), None
         if features is not None:
             inputs = self.inputs_of(features)
             model = features.settings.model
             if CONVERTED in inputs:
-                model = model.located(str(MODEL.load(inputs[CONVERTED])))
+                model = model.at_path(str(MODEL.load(inputs[CONVERTED])))
         comparisons, domains = self.inputs_of(stage)["comparisons"], stage.settings.estimator.domains
         return FittedScale(name, artifact, comparisons, model, domains)
 
     def check(self, scale: str) -> Check | None:
         """Whether a scale is real, if that has been checked."""
-        return CHECK.load(self.artifact(CHECK_STAGE.called(scale))) if self.has(CHECK_STAGE, scale) else None
+        return CHECK.load(self.artifact(CHECK_STAGE.stage_name(scale))) if self.has(CHECK_STAGE, scale) else None
 
     def evidence(self, scale: str) -> list[Evidence]:
         """The out-of-fold values that a scale was fitted to, one for each seed of the pilots; none without pilots."""
-        stage = self.stages[SCALE_STAGE.called(scale)]
+        stage = self.stages[SCALE_STAGE.stage_name(scale)]
         found = [self.find(needed) for needed in stage.inputs.values() if needed.kind is OOF_STAGE]
         return [EVIDENCE.load(artifact) for artifact in found if artifact is not None]
 
@@ -129,7 +129,7 @@ class Run(Pipeline):
     def generations(self, policy: str, panel: str, judge: str | None = None) -> list[dict[str, Any]]:
         """A policy's answers on a panel, with a judge's scores; of one training, `dpo@17`, if it has several."""
         self._one_training(policy)
-        answers = GENERATIONS.load(self.artifact(GENERATION_STAGE.called(policy, panel)))
+        answers = GENERATIONS.load(self.artifact(GENERATION_STAGE.stage_name(policy, panel)))
         scores = SCORES.load(self.artifact(judgement_name(policy, panel, self.main_judge if judge is None else judge)))
         return [
             {"prompt": prompt, "text": row["text"], "score": score["score"], "finished": row["finished"]}
@@ -148,7 +148,7 @@ class Run(Pipeline):
         judge = self.main_judge if judge is None else judge
         prompts, sides = self.panel(panel), (self._trainings(candidate), self._trainings(opponent))
         known = {
-            training.name: judged(self.artifact(judgement_name(training.name, panel, judge)), prompts)
+            training.name: load_scores(self.artifact(judgement_name(training.name, panel, judge)), prompts)
             for side in sides
             for training in side
         }
@@ -162,7 +162,7 @@ class Run(Pipeline):
         if len(names) > 1:
             raise UserError(f"'{candidate}' was trained with several seeds; name one: {', '.join(names)}")
 
-    def _trainings(self, candidate: str) -> list[Trained]:
+    def _trainings(self, candidate: str) -> list[TrainingRun]:
         runs = self.recipe.runs
         if candidate in runs:
             return runs[candidate]

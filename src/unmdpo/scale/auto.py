@@ -26,7 +26,7 @@ from unmdpo.scale.settings import AutoSettings, LinearSettings
 NONE, EMBEDDING, SKETCH = CANDIDATES = ("q ≡ 1", "ridge on the embedding", "ridge on its sketch")
 
 
-class Tried(NamedTuple):
+class Candidate(NamedTuple):
     candidate: str
     log_q: Tensor  # (u,) out of fold
     gain: Gain
@@ -59,14 +59,14 @@ class AutoScale(FrozenScale):
             self.diagnostics_["constant"] = 1.0
         return self
 
-    def _best(self, units: Units, rows: Rows) -> Tried | None:
+    def _best(self, units: Units, rows: Rows) -> Candidate | None:
         """The candidate with the largest gain, if that is no chance."""
         tried, folds = [], folds_of(with_enough_folds(units))
         for candidate in (EMBEDDING, SKETCH):
             view = self._view(candidate, units)
             if candidate == EMBEDDING or view is not units:
                 log_q = out_of_fold_log_scales(self._ridge, view, rows)
-                tried.append(Tried(candidate, log_q, gain_of(losses_by(self.settings), rows, log_q)))
+                tried.append(Candidate(candidate, log_q, gain_of(losses_by(self.settings), rows, log_q)))
         best = max(tried, key=lambda one: one.gain.value)
         if best.gain.value <= 0:
             return None

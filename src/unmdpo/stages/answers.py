@@ -8,7 +8,7 @@ from typing import Any, Literal
 from transformers import PreTrainedModel
 
 from unmdpo.core.errors import UserError
-from unmdpo.core.files import expanded
+from unmdpo.core.files import expand_home
 from unmdpo.core.settings import Strict
 from unmdpo.data.panels import read_answers
 from unmdpo.engine.adapters import attach, is_adapter
@@ -61,7 +61,7 @@ def generation(graph: Graph, candidate: str, panel_name: str) -> Stage[AnswerSet
     if candidate in graph.recipe.trained and candidate not in evaluation.answers:
         inputs["policy"] = policy(graph, candidate)
     settings = AnswerSettings(
-        model=graph.pinned(model),
+        model=graph.pin_model(model),
         max_new_tokens=evaluation.max_new_tokens,
         answers=answers,
         files=graph.files([answers]),
@@ -69,7 +69,7 @@ def generation(graph: Graph, candidate: str, panel_name: str) -> Stage[AnswerSet
     if server is not None:
         named = server.naming(candidate) if isinstance(server, Endpoint) else server
         settings = ServedSettings(**dict(settings), server=named)
-    return graph.stage(GENERATION_STAGE, settings, inputs, GENERATION_STAGE.called(candidate, panel_name))
+    return graph.stage(GENERATION_STAGE, settings, inputs, GENERATION_STAGE.stage_name(candidate, panel_name))
 
 
 def answer(job: Job[AnswerSettings]) -> Notes:
@@ -122,7 +122,7 @@ def _served(job: Job[AnswerSettings]) -> Served:
         return Served(INITIAL, model, gpus=gpus)
     folder = job.load(MODEL, "policy")
     if not is_adapter(folder):
-        return Served("policy", model.located(str(folder)), gpus=gpus)
+        return Served("policy", model.at_path(str(folder)), gpus=gpus)
     adapter = job.stage.inputs["policy"].settings.training.adapter
     if adapter.four_bit:
         raise UserError(
@@ -170,12 +170,12 @@ def open_policy(source: ModelSource, folder: Path | None, *, four_bit: bool = Fa
         return attach(load_in_four_bits(source, device=local_device()), folder)
     if is_adapter(folder):
         return open_to_read(source, lambda model: model, adapter=folder)
-    return open_to_read(source.located(str(folder)), lambda model: model)
+    return open_to_read(source.at_path(str(folder)), lambda model: model)
 
 
 def _bring_in(job: Job[AnswerSettings], path: Path) -> Notes:
     """Takes answers that were made elsewhere, one for every prompt of the panel."""
-    prompts, answers = job.load(PANEL, "panel"), read_answers(expanded(path))
+    prompts, answers = job.load(PANEL, "panel"), read_answers(expand_home(path))
     missing = [place for place, name in enumerate(prompts.hashes) if name not in answers]
     if missing:
         raise UserError(

@@ -60,7 +60,7 @@ class Kind(Generic[S]):
         """A digest of the code that makes its results."""
         return code_digest(Path(inspect.getfile(inspect.unwrap(self.work))))
 
-    def called(self, *parts: object) -> str:
+    def stage_name(self, *parts: object) -> str:
         """The name of one stage of this kind in a run, such as `pilot[2]`."""
         return f"{self.name}[{','.join(map(str, parts))}]" if parts else self.name
 
@@ -122,7 +122,7 @@ class Job(Generic[S]):
     def source(self, model: PinnedModel) -> ModelSource:
         """Where to load a model from: its converted copy, if the inputs include one."""
         if CONVERTED in self.inputs:
-            return model.located(str(self.load(MODEL, CONVERTED)))
+            return model.at_path(str(self.load(MODEL, CONVERTED)))
         return model
 
     def do(self) -> Notes:
@@ -154,7 +154,7 @@ class Graph:
         existing: Stage[S] = self.stages.setdefault(new.name, new)
         return existing
 
-    def pinned(self, model: ModelSource) -> PinnedModel:
+    def pin_model(self, model: ModelSource) -> PinnedModel:
         """The model with checksums of the files that affect its output, and its chat template's text."""
         template = None if model.template is None else read_template(model.template)
         files = self.fingerprints.of_model(model.path, model.gguf_file)

@@ -20,7 +20,7 @@ def converted_model(graph: Graph, model: ModelSource, suffix: str = "") -> dict[
     """The input for stages that load the model: its conversion, if it is a GGUF file."""
     if model.gguf_file is None:
         return {}
-    settings = ConvertedSettings(model=graph.pinned(model))
+    settings = ConvertedSettings(model=graph.pin_model(model))
     return {CONVERTED: graph.stage(CONVERTED_STAGE, settings, {}, f"{CONVERTED_STAGE.name}{suffix}")}
 
 

@@ -6,11 +6,11 @@ from collections import Counter
 import numpy as np
 
 from unmdpo.core.errors import UnmdpoWarning, UserError
-from unmdpo.core.files import expanded
+from unmdpo.core.files import expand_home
 from unmdpo.core.settings import PanelSize, Strict
 from unmdpo.data.domains import modal_domains
 from unmdpo.data.panels import read_prompts, sample_panel
-from unmdpo.data.table import ComparisonTable, joined
+from unmdpo.data.table import ComparisonTable, concatenate
 from unmdpo.engine.models import context_length
 from unmdpo.engine.settings import ModelSource
 from unmdpo.engine.tally import Tally
@@ -19,7 +19,7 @@ from unmdpo.recipe.settings import MixedRows, ValidationRecipe
 from unmdpo.stages.base import Files, Graph, Job, Kind, Notes, PinnedModel, Stage
 from unmdpo.stages.convert import converted_model
 from unmdpo.stages.files import COMPARISONS, PAIRS, PANEL, VALIDATION, Panel
-from unmdpo.stages.rows import NO_QUANTILES, Loaded, Quantiles
+from unmdpo.stages.rows import NO_QUANTILES, LoadedRows, Quantiles
 from unmdpo.store.artifact import ArtifactFile
 
 MANY = 0.05  # share of the comparisons that may be left out without a word
@@ -79,20 +79,20 @@ def panel(graph: Graph, name: str) -> Stage[PanelSettings]:
     if spec.path is None:
         inputs[VALIDATION_STAGE.name] = validation(graph)
     settings = PanelSettings(size=spec.size, seed=spec.seed, path=spec.path, files=graph.files([spec.path]))
-    return graph.stage(PANEL_STAGE, settings, inputs, PANEL_STAGE.called(name))
+    return graph.stage(PANEL_STAGE, settings, inputs, PANEL_STAGE.stage_name(name))
 
 
 def encoded(graph: Graph, model: ModelSource, suffix: str = "") -> Stage[EncodedSettings]:
-    settings = EncodedSettings(model=graph.pinned(model), max_length=graph.recipe.data.max_length)
+    settings = EncodedSettings(model=graph.pin_model(model), max_length=graph.recipe.data.max_length)
     inputs = {"comparisons": comparisons(graph), **converted_model(graph, model, suffix)}
     return graph.stage(ENCODED_STAGE, settings, inputs, f"{ENCODED_STAGE.name}{suffix}")
 
 
 def read_comparisons(job: Job[ComparisonsSettings]) -> Notes:
     """Reads the training rows, without ties and held-out prompts; what is read stays on disk until it is written."""
-    with Loaded.of(job, job.settings.parts) as loaded:
+    with LoadedRows.of(job, job.settings.parts) as loaded:
         excluded = loaded.held_out(job.settings.held_out)
-        rows = joined(loaded.training(excluded))
+        rows = concatenate(loaded.training(excluded))
         if not rows:
             counts = ", ".join(f"{loaded.notes[name]:,} {words}" for name, words in LOST_TO.items())
             raise UserError(f"no comparison is left to train on: {counts}, {loaded.rows_of(excluded):,} held out")
@@ -120,9 +120,9 @@ def save_validation(
 ) -> Notes:
     """Reads the validation rows; their strengths are cut at the `quantiles` of each part, or else at its own."""
     spec = job.settings.validation
-    with Loaded.of(job, _validation_parts(job.settings), quantiles) as loaded:
+    with LoadedRows.of(job, _validation_parts(job.settings), quantiles) as loaded:
         parts = loaded.parts.values()
-        rows = joined([table for part in parts for table in ((part.rows, part.ties) if ties else (part.rows,))])
+        rows = concatenate([table for part in parts for table in ((part.rows, part.ties) if ties else (part.rows,))])
         if spec.fraction is not None:
             held_out = loaded.held_out(spec)
             rows = rows.where(np.fromiter((name in held_out for name in rows.prompt_hashes()), bool, len(rows)))
@@ -148,7 +148,7 @@ def draw_panel(job: Job[PanelSettings]) -> Notes:
         rows = job.load(VALIDATION, VALIDATION_STAGE.name)
         prompts, domains = {row.prompt_hash: row.prompt for row in rows}, modal_domains(rows)
     else:
-        prompts, domains = read_prompts(expanded(job.settings.path))
+        prompts, domains = read_prompts(expand_home(job.settings.path))
     earlier = {
         prompt
         for name, artifact in job.inputs.items()

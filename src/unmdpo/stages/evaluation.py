@@ -31,7 +31,7 @@ class JudgementSettings(Strict):
 
 def judgement_name(candidate: str, panel_name: str, judge: str) -> str:
     """A judge without a name is the only one."""
-    return JUDGEMENT_STAGE.called(candidate, panel_name, *([judge] if judge else []))
+    return JUDGEMENT_STAGE.stage_name(candidate, panel_name, *([judge] if judge else []))
 
 
 def judgement(graph: Graph, candidate: str, panel_name: str, judge_name: str) -> Stage[JudgementSettings]:
@@ -79,7 +79,7 @@ def _opened(job: Job[JudgementSettings]) -> Any:
     """The judge; if it was trained for this run, it reads conversations as it did then."""
     if JUDGE_STAGE.name in job.inputs:
         start: PinnedModel = job.stage.inputs[JUDGE_STAGE.name].settings.model
-        return RewardModel(start.located(str(job.load(MODEL, JUDGE_STAGE.name))))
+        return RewardModel(start.at_path(str(job.load(MODEL, JUDGE_STAGE.name))))
     return kind_of(job.settings.judge).open(job.settings.judge)
 
 
@@ -108,7 +108,7 @@ def _preferences(
     return [known[row["prompt_hash"]] for row in responses]
 
 
-def judged(artifact: Artifact, prompts: Panel) -> Judged:
+def load_scores(artifact: Artifact, prompts: Panel) -> Judged:
     rows = SCORES.load(artifact)
     if [row["prompt_hash"] for row in rows] != prompts.hashes:
         raise ValueError(f"{artifact.path}: the scores are not in the panel's order")

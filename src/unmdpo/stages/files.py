@@ -63,7 +63,7 @@ class HeldOut(NamedTuple):
     logps: Tensor  # (m, 2) of chosen and rejected
 
 
-class Met(NamedTuple):
+class PassLogps(NamedTuple):
     """What a pilot thought of every comparison when it met it."""
 
     update: Tensor  # (n,) updates it had made by then
@@ -142,7 +142,7 @@ EMBEDDINGS = _one_tensor("embeddings.safetensors", "embeddings")  # (u, d)
 EMBEDDED = _tensors("part.safetensors", Embedded)
 PROMPTS: ArtifactFile[list[str]] = ArtifactFile("prompts.json", write_json, _read_json)  # their hashes
 HELD_OUT = _tensors("held-out.safetensors", HeldOut)
-MET = _tensors("met.safetensors", Met)
+PASS_LOGPS = _tensors("met.safetensors", PassLogps)
 EVIDENCE = _tensors("oof.safetensors", Evidence)
 CHECK = ArtifactFile[Check](
     "check.json", lambda path, value: write_json(path, value.to_dict()), lambda path: Check.of_dict(_read_json(path))

@@ -123,7 +123,7 @@ def train_judge(
         model.save_pretrained(aside)
         encoder.tokenizer.save_pretrained(aside)
     del model
-    found = _measured(RewardModel(source.located(str(folder))), [data.measured[i] for i in short])
+    found = _measured(RewardModel(source.at_path(str(folder))), [data.measured[i] for i in short])
     left_out = data.left_out | {"too long": len(data.training) - len(kept) + len(data.measured) - len(short)}
     judge = TrainedJudge(folder, len(pairs), left_out, *found)
     write_text(folder / MEASURED, json.dumps(judge.to_dict(), indent=2) + "\n")
@@ -205,9 +205,9 @@ def trained_judge(graph: Graph, name: str, training: JudgeTraining) -> Stage[Tra
     """A judge without a name is the only one."""
     model = start_of_judge(training) or graph.recipe.model
     settings = TrainedJudgeSettings(
-        training=training, model=graph.pinned(model), files=graph.data_files([training.path])
+        training=training, model=graph.pin_model(model), files=graph.data_files([training.path])
     )
-    stage_name = JUDGE_STAGE.called(*([name] if name else []))
+    stage_name = JUDGE_STAGE.stage_name(*([name] if name else []))
     return graph.stage(JUDGE_STAGE, settings, converted_model(graph, model), stage_name)
 
 

@@ -18,16 +18,16 @@ from unmdpo.engine.settings import ObjectiveChoice, TrainingSettings
 from unmdpo.engine.text.encode import EncodedPairs
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.schedule import epoch_order
-from unmdpo.recipe.seeds import seeded
+from unmdpo.recipe.seeds import with_seed
 from unmdpo.stages.base import Graph, Job, Kind, Notes, PinnedModel, Stage
 from unmdpo.stages.convert import converted_model
 from unmdpo.stages.data import comparisons, encoded
 from unmdpo.stages.estimates import Cost, Estimates
-from unmdpo.stages.files import COMPARISONS, MET, PAIRS, REFERENCE, Met
+from unmdpo.stages.files import COMPARISONS, PAIRS, PASS_LOGPS, REFERENCE, PassLogps
 from unmdpo.stages.reference import pilot_model, reference
 from unmdpo.stages.training import train_in, with_beta
 from unmdpo.stages.units import PromptIndex, strengths
-from unmdpo.stats.growth import grown, latest
+from unmdpo.stats.growth import enlarge, latest
 
 
 class PassSettings(Strict):
@@ -46,14 +46,14 @@ def passes(graph: Graph, seed: int | None) -> list[Stage[Any]]:
 
 def _pass(graph: Graph, seed: int | None, backward: bool) -> Stage[PassSettings]:
     recipe, (model, suffix) = graph.recipe, pilot_model(graph)
-    training = recipe.seeded_training.changed(recipe.pilots).unwatched
+    training = recipe.seeded_training.with_overrides(recipe.pilots).without_validation
     if training.adapter is not None and training.adapter.dropout:
         raise UserError(
             f"pilots.evidence: {recipe.pilots.evidence} takes log-probabilities in training, which dropout blurs: "
             "set adapter.dropout to 0, or pilots.evidence to folds"
         )
     settings = PassSettings(
-        model=graph.pinned(model),
+        model=graph.pin_model(model),
         backward=backward,
         objective=ObjectiveChoice(name=recipe.pilots.objective, settings=recipe.pilot_settings),
         beta=recipe.beta,
@@ -66,7 +66,9 @@ def _pass(graph: Graph, seed: int | None, backward: bool) -> Stage[PassSettings]
         **converted_model(graph, model, suffix),
     }
     name = "backward" if backward else "forward"
-    return graph.stage(PASS_STAGE, settings, inputs, PASS_STAGE.called(name if seed is None else seeded(name, seed)))
+    return graph.stage(
+        PASS_STAGE, settings, inputs, PASS_STAGE.stage_name(name if seed is None else with_seed(name, seed))
+    )
 
 
 def train_once(job: Job[PassSettings]) -> Notes:
@@ -87,7 +89,7 @@ def train_once(job: Job[PassSettings]) -> Notes:
         logps[left] = score(trained.scorer, EncodedPairs.of(arranged.select(left.tolist())), job.compute.token_budget)
     if Ranks.current().first:
         back = row_of.argsort()
-        job.save(MET, Met(update[back], logps[back]))
+        job.save(PASS_LOGPS, PassLogps(update[back], logps[back]))
     return trained.notes | {"scored_at_the_end": len(left)}
 
 
@@ -102,7 +104,7 @@ def _arranged(prompt_of: Tensor, order: list[int], settings: PassSettings) -> Te
 
 
 def latest_evidence(
-    met: list[Met], gaps: Callable[[Tensor], tuple[Tensor, Tensor]], valid: Tensor
+    met: list[PassLogps], gaps: Callable[[Tensor], tuple[Tensor, Tensor]], valid: Tensor
 ) -> tuple[tuple[Tensor, Tensor], Tensor]:
     """Evidence of whole responses and per token, as large as at the end, and which comparisons have any."""
     updates, counted = [one.update.numpy() for one in met], valid.numpy()
@@ -110,7 +112,7 @@ def latest_evidence(
     def combined(values: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         """(n,) evidence and (n,) whether it is usable, from the same values (n,) in every pass."""
         of_passes = zip(values, updates, strict=True)
-        found = latest([grown(one.double().numpy(), update, counted) for one, update in of_passes], updates)
+        found = latest([enlarge(one.double().numpy(), update, counted) for one, update in of_passes], updates)
         return torch.from_numpy(found.evidence).float(), torch.from_numpy(found.usable)
 
     whole, per_token = (combined(values) for values in zip(*(gaps(one.logps) for one in met), strict=True))

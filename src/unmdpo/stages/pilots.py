@@ -18,12 +18,12 @@ from unmdpo.engine.settings import ObjectiveChoice, TrainingSettings
 from unmdpo.engine.text.encode import EncodedPairs
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.objectives import PairLogps, beta_ln_from_lengths
-from unmdpo.recipe.seeds import seeded
+from unmdpo.recipe.seeds import with_seed
 from unmdpo.stages.base import Graph, Job, Kind, Notes, PinnedModel, Stage
 from unmdpo.stages.convert import converted_model
 from unmdpo.stages.data import comparisons, encoded
 from unmdpo.stages.estimates import Cost, Estimates
-from unmdpo.stages.files import COMPARISONS, EVIDENCE, HELD_OUT, MET, PAIRS, REFERENCE, Evidence, HeldOut
+from unmdpo.stages.files import COMPARISONS, EVIDENCE, HELD_OUT, PAIRS, PASS_LOGPS, REFERENCE, Evidence, HeldOut
 from unmdpo.stages.passes import PASS_STAGE, latest_evidence, passes
 from unmdpo.stages.reference import pilot_model, reference
 from unmdpo.stages.training import check_finite_logps, train_in, with_beta
@@ -49,9 +49,9 @@ class OofSettings(Strict):
 def pilot(graph: Graph, fold: int, seed: int | None) -> Stage[PilotSettings]:
     recipe, (model, suffix) = graph.recipe, pilot_model(graph)
     pilots, choice = recipe.pilots, ObjectiveChoice(name=recipe.pilots.objective, settings=recipe.pilot_settings)
-    training = recipe.seeded_training.changed(pilots).unwatched
+    training = recipe.seeded_training.with_overrides(pilots).without_validation
     settings = PilotSettings(
-        model=graph.pinned(model),
+        model=graph.pin_model(model),
         fold=fold,
         folds=pilots.folds,
         fold_seed=pilots.fold_seed,
@@ -66,7 +66,7 @@ def pilot(graph: Graph, fold: int, seed: int | None) -> Stage[PilotSettings]:
     }
     if choice.objective.reference:
         inputs["reference"] = reference(graph, model, settings.training.adapter, suffix)
-    name = PILOT_STAGE.called(fold if seed is None else seeded(str(fold), seed))
+    name = PILOT_STAGE.stage_name(fold if seed is None else with_seed(str(fold), seed))
     return graph.stage(PILOT_STAGE, settings, inputs, name)
 
 
@@ -75,7 +75,7 @@ def out_of_fold(graph: Graph) -> dict[str, Stage[OofSettings]]:
     seeds = graph.recipe.pilots.seeds
     if not seeds:
         return {OOF_STAGE.name: _out_of_fold(graph, None)}
-    return {seeded(OOF_STAGE.name, seed): _out_of_fold(graph, seed) for seed in seeds}
+    return {with_seed(OOF_STAGE.name, seed): _out_of_fold(graph, seed) for seed in seeds}
 
 
 def evidence_in(job: Job[Any]) -> list[Evidence]:
@@ -96,7 +96,7 @@ def _out_of_fold(graph: Graph, seed: int | None) -> Stage[OofSettings]:
         "reference": reference(graph, model, pilots[0].settings.training.adapter, suffix),
         **{stage.name: stage for stage in pilots},
     }
-    name = OOF_STAGE.name if seed is None else OOF_STAGE.called(seed)
+    name = OOF_STAGE.name if seed is None else OOF_STAGE.stage_name(seed)
     return graph.stage(OOF_STAGE, OofSettings(beta=graph.recipe.beta), inputs, name)
 
 
@@ -141,7 +141,7 @@ def gather_evidence(job: Job[OofSettings]) -> Notes:
         )  # fmt: skip
         return beta * of_pairs.log_ratio, beta_ln * of_pairs.mean_log_ratio
 
-    met = [job.load(MET, name) for name, stage in job.stage.inputs.items() if stage.kind is PASS_STAGE]
+    met = [job.load(PASS_LOGPS, name) for name, stage in job.stage.inputs.items() if stage.kind is PASS_STAGE]
     if met:
         values, usable = latest_evidence(met, gaps, valid)
         if not usable.any() or max(int(one.update.max()) for one in met) < FEWEST_UPDATES:

@@ -53,7 +53,7 @@ class Pipeline:
 
     def has(self, kind: Kind[Any], *parts: str) -> bool:
         """Whether a stage of this kind is part of the run and finished."""
-        stage = self.stages.get(kind.called(*parts))
+        stage = self.stages.get(kind.stage_name(*parts))
         return stage is not None and self.find(stage) is not None
 
     def inputs_of(self, stage: Stage[Any]) -> dict[str, Artifact]:
@@ -176,14 +176,13 @@ class Pipeline:
 
     def nothing_finished(self) -> UserError:
         """Why there is nothing to look at."""
-        if self.superseded:
+        start = f"nothing of '{self.recipe.name}' is finished in {self.store.root}"
+        if any((self.store.root / "runs").glob(f"{self.recipe.name}-*/{RECORD}")):
             return UserError(
-                f"the results of '{self.recipe.name}' in {self.store.root} were made by another version of unmdpo, or "
-                "from files that have changed since: make them again with `unmdpo run`, or use that version"
+                f"{start} with this recipe, these files and this version of unmdpo. A run of that name was made with "
+                "others, such as version 0.1 or 0.2: `unmdpo run` makes it again, or use that version to look at it"
             )
-        return UserError(
-            f"nothing of '{self.recipe.name}' is finished in {self.store.root}: start it with `unmdpo run`"
-        )
+        return UserError(f"{start}: start it with `unmdpo run`")
 
 
 def built(recipe: Recipe, store: Store, *, planning: bool = False, rehash: bool = False) -> dict[str, Stage[Any]]:
@@ -229,7 +228,7 @@ def borrowed_scale(store: Store, run: str, scale: str, planning: bool) -> Stage[
     folders = [path.parent for path in (store.root / "runs").glob(f"*/{RECORD}") if names.fullmatch(path.parent.name)]
     places = dict[str, str]()
     for folder in sorted(folders):
-        place = _place_in(folder / RECORD, SCALE_STAGE.called(scale))
+        place = _place_in(folder / RECORD, SCALE_STAGE.stage_name(scale))
         if place is not None and store.find(place) is not None:
             places.setdefault(place, folder.name)
     if not places and planning:
@@ -240,7 +239,7 @@ def borrowed_scale(store: Store, run: str, scale: str, planning: bool) -> Stage[
         raise UserError(f"several runs '{run}' have a scale '{scale}'; name one: {', '.join(places.values())}")
     (place,) = places
     kind = Kind(SCALE_STAGE.name, _not_made_here)
-    return _Borrowed(kind, f"{run}/{SCALE_STAGE.called(scale)}", _Place(place=place))
+    return _Borrowed(kind, f"{run}/{SCALE_STAGE.stage_name(scale)}", _Place(place=place))
 
 
 def _place_in(record: Path, stage: str) -> str | None:

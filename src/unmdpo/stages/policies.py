@@ -13,7 +13,7 @@ from torch import Tensor
 from unmdpo.core.errors import UnmdpoWarning, UserError
 from unmdpo.core.settings import Strict
 from unmdpo.data import Comparison
-from unmdpo.engine.adapters import merged, without_adapter
+from unmdpo.engine.adapters import merge_weights, without_adapter
 from unmdpo.engine.folder import Provenance, export_adapter, export_model
 from unmdpo.engine.models import load_tokenizer
 from unmdpo.engine.pairs.score import score
@@ -38,7 +38,7 @@ from unmdpo.stages.data import (
 from unmdpo.stages.estimates import Cost, Estimates
 from unmdpo.stages.files import ADAPTER, COMPARISONS, ESTIMATOR, METRICS, MODEL, PAIRS, POLICY_SCALE, REFERENCE
 from unmdpo.stages.reference import features, reference
-from unmdpo.stages.rows import Loaded
+from unmdpo.stages.rows import LoadedRows
 from unmdpo.stages.scales import EstimatorChoice, estimator_choice, scale, scale_of_rows, units_of
 from unmdpo.stages.training import TrainedModel, train_in, with_beta
 from unmdpo.stages.units import strengths
@@ -71,7 +71,7 @@ def read_preferences(job: Job[ValidationSettings]) -> Notes:
     are cut where the training data's were."""
     trained = job.inputs[COMPARISONS_STAGE.name].manifest["notes"].get("quantiles")
     if trained is None:  # read by a version that did not note it
-        with Loaded.of(job, job.settings.parts) as loaded:
+        with LoadedRows.of(job, job.settings.parts) as loaded:
             trained = loaded.notes["quantiles"]
     quantiles = {part: tuple(values) for part, values in trained.items()}
     notes = save_validation(job, COMPARISONS, ties=False, quantiles=quantiles)
@@ -129,7 +129,7 @@ def policy(graph: Graph, name: str) -> Stage[PolicySettings]:
         "encoded": encoded(graph, model),
         **converted_model(graph, model),
     }
-    training = recipe.seeded_training.changed(spec.training)
+    training = recipe.seeded_training.with_overrides(spec.training)
     if spec.choice.objective.reference:
         inputs["reference"] = reference(graph, model, training.adapter)
     joint = None
@@ -149,9 +149,9 @@ def policy(graph: Graph, name: str) -> Stage[PolicySettings]:
             )
         inputs |= validation_inputs(graph, inputs)
     settings = PolicySettings(
-        model=graph.pinned(model), objective=spec.choice, beta=recipe.beta, training=training, joint=joint
+        model=graph.pin_model(model), objective=spec.choice, beta=recipe.beta, training=training, joint=joint
     )
-    return graph.stage(POLICY_STAGE, settings, inputs, POLICY_STAGE.called(name))
+    return graph.stage(POLICY_STAGE, settings, inputs, POLICY_STAGE.stage_name(name))
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ def _export(trained: TrainedModel, choice: ObjectiveChoice, frozen: Tensor | Non
     export_adapter(trained.adapted, masters, tokenizer, place, alone)
     if not adapter.merge:
         return {}
-    weights, rounding = merged(trained.adapted, masters)
+    weights, rounding = merge_weights(trained.adapted, masters)
     export_model(without_adapter(trainer.model), tokenizer, job.folder / MODEL.name, provenance, weights)
     return {"merge_rounding": rounding}
 

@@ -21,7 +21,7 @@ from unmdpo.stages.convert import converted_model
 from unmdpo.stages.data import comparisons, encoded
 from unmdpo.stages.estimates import Cost, Estimates
 from unmdpo.stages.files import COMPARISONS, EMBEDDED, EMBEDDINGS, PAIRS, PROMPTS, REFERENCE, Embedded
-from unmdpo.stages.training import check_finite_logps, open_scorer, prove_in, ready
+from unmdpo.stages.training import check_finite_logps, compiled, open_scorer, prove_in
 from unmdpo.stages.units import PromptIndex
 
 EMBEDDED_PARTS = "places-"
@@ -41,7 +41,7 @@ def reference(
 ) -> Stage[ReferenceSettings]:
     """The log-probabilities that a policy, perhaps with an adapter, starts from."""
     inputs = {"encoded": encoded(graph, model, suffix), **converted_model(graph, model, suffix)}
-    settings = ReferenceSettings(model=graph.pinned(model), four_bit=adapter is not None and adapter.four_bit)
+    settings = ReferenceSettings(model=graph.pin_model(model), four_bit=adapter is not None and adapter.four_bit)
     name = f"{REFERENCE_STAGE.name}{suffix}{'[4-bit]' if settings.four_bit else ''}"
     return graph.stage(REFERENCE_STAGE, settings, inputs, name)
 
@@ -50,7 +50,7 @@ def features(graph: Graph) -> Stage[ModelSettings]:
     """Prompt embeddings from the pilots' model."""
     model, suffix = pilot_model(graph)
     inputs = {"comparisons": comparisons(graph), **converted_model(graph, model, suffix)}
-    settings = ModelSettings(model=graph.pinned(model))
+    settings = ModelSettings(model=graph.pin_model(model))
     return graph.stage(FEATURES_STAGE, settings, inputs, f"{FEATURES_STAGE.name}{suffix}")
 
 
@@ -65,7 +65,7 @@ def score_reference(job: Job[ReferenceSettings]) -> Notes:
     pairs = job.load(PAIRS, "encoded")
     scorer, _ = open_scorer(job.source(job.settings.model), four_bit=job.settings.four_bit)
     proof = prove_in(job, scorer)
-    logps = score(ready(scorer), pairs, job.compute.token_budget, job.report)
+    logps = score(compiled(scorer), pairs, job.compute.token_budget, job.report)
     check_finite_logps(logps, pairs, "the initial model")
     if Ranks.current().first:
         job.save(REFERENCE, logps)

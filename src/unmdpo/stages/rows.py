@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from unmdpo.data import DataRef, SourceSettings
-from unmdpo.data.bad import listed
+from unmdpo.data.bad import as_lines
 from unmdpo.data.comparison import BOTH_BAD, Comparisons
 from unmdpo.data.load import Reading, load
 from unmdpo.data.panels import split_prompts
@@ -40,13 +40,13 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedRows:
     parts: dict[str, Part]
     notes: Notes
     folder: Path
 
     @classmethod
-    def of(cls, job: Job[Any], parts: Mapping[str, MixedRows], quantiles: Quantiles = NO_QUANTILES) -> "Loaded":
+    def of(cls, job: Job[Any], parts: Mapping[str, MixedRows], quantiles: Quantiles = NO_QUANTILES) -> "LoadedRows":
         """Reads all parts. Their bad rows are listed in the work folder, also if they are too many to go on. Strengths
         are cut at each part's `quantiles`, or else at its own."""
         clear(job.folder)
@@ -61,7 +61,7 @@ class Loaded:
             read[name], ready[name] = data, Part(data.rows, data.ties, spec.weight)
         bad = [error for data in read.values() for error in data.skipped]
         if bad:
-            job.save(BAD_ROWS, listed(bad))
+            job.save(BAD_ROWS, as_lines(bad))
         return cls(ready, _counts(read), job.folder)
 
     def held_out(self, spec: ValidationRecipe | None) -> set[str]:
@@ -89,7 +89,7 @@ class Loaded:
                 tables.append(part.rows.where(kept & np.array(drawn, dtype=np.bool_)))
         return tables
 
-    def __enter__(self) -> "Loaded":
+    def __enter__(self) -> "LoadedRows":
         return self
 
     def __exit__(

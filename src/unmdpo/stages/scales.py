@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from unmdpo.core.errors import UnmdpoWarning, UserError
-from unmdpo.core.files import expanded
+from unmdpo.core.files import expand_home
 from unmdpo.core.margins import StrengthMap
 from unmdpo.core.settings import Strict
 from unmdpo.data import Comparison, Prompt
@@ -73,7 +73,7 @@ def scale(graph: Graph, name: str) -> Stage[Any]:
     )
     if estimator.files is not None:
         settings = GivenScaleSettings(**dict(settings), files=graph.files(estimator.files(spec.resolved)))
-    return graph.stage(SCALE_STAGE, settings, inputs, SCALE_STAGE.called(name))
+    return graph.stage(SCALE_STAGE, settings, inputs, SCALE_STAGE.stage_name(name))
 
 
 def estimator_choice(graph: Graph, name: str) -> EstimatorChoice:
@@ -141,7 +141,7 @@ def features_for(settings: EstimatorSettings, embeddings: Tensor, prompts: Seque
 
 def _given(settings: GivenSettings, hashes: list[str]) -> Tensor:
     """(u, 1) log q from a file."""
-    scales = read_scales(expanded(settings.path))
+    scales = read_scales(expand_home(settings.path))
     missing = [name for name in hashes if name not in scales]
     if missing:
         raise UserError(
@@ -221,7 +221,7 @@ def checks(graph: Graph) -> None:
 def _check(graph: Graph, name: str) -> Stage[ScaleSettings]:
     fitted = scale(graph, name)
     return graph.stage(
-        CHECK_STAGE, fitted.settings, {**fitted.inputs, SCALE_STAGE.name: fitted}, CHECK_STAGE.called(name)
+        CHECK_STAGE, fitted.settings, {**fitted.inputs, SCALE_STAGE.name: fitted}, CHECK_STAGE.stage_name(name)
     )
 
 

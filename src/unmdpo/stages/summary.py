@@ -8,10 +8,10 @@ import numpy as np
 
 from unmdpo.core.settings import Strict
 from unmdpo.objectives.table import INITIAL
-from unmdpo.recipe.seeds import Trained, paired
+from unmdpo.recipe.seeds import TrainingRun, pair_by_seed
 from unmdpo.stages.base import Graph, Job, Kind, Notes, Stage
 from unmdpo.stages.data import PANEL_STAGE, comparisons, panel
-from unmdpo.stages.evaluation import judged, judgement, judgement_name
+from unmdpo.stages.evaluation import judgement, judgement_name, load_scores
 from unmdpo.stages.files import COMPARISONS, PANEL, SUMMARY, Panel
 from unmdpo.stats.evaluation import (
     TIE,
@@ -27,12 +27,12 @@ from unmdpo.stats.evaluation import (
 )
 from unmdpo.stats.length_adjusted import length_adjusted, longer_chosen, longer_preferred
 
-Runs = Mapping[str, Sequence[Trained]]
+Runs = Mapping[str, Sequence[TrainingRun]]
 MEASURES = ("win_rate", "reward_difference")
 
 
 class SummarySettings(Strict):
-    runs: dict[str, list[Trained]]  # candidate → its trainings
+    runs: dict[str, list[TrainingRun]]  # candidate → its trainings
     panels: list[str]
     judges: list[str]  # the first selects; "" is one without a name
     opponents: list[str]  # the first is the baseline
@@ -82,10 +82,10 @@ def summary_of(job: Job[SummarySettings]) -> dict[str, Any]:
 
 def _panel(job: Job[SummarySettings], name: str, of_data: Estimate | None) -> dict[str, Any]:
     """One panel's numbers: those of the first judge, and those of each if there are several."""
-    s, prompts = job.settings, job.load(PANEL, PANEL_STAGE.called(name))
+    s, prompts = job.settings, job.load(PANEL, PANEL_STAGE.stage_name(name))
     known = {
         judge: {
-            trained.name: judged(job.inputs[judgement_name(trained.name, name, judge)], prompts)
+            trained.name: load_scores(job.inputs[judgement_name(trained.name, name, judge)], prompts)
             for trainings in s.runs.values()
             for trained in trainings
         }
@@ -138,11 +138,11 @@ def tabulate(prompts: Panel, known: Mapping[str, Judged], settings: SummarySetti
 
 
 def compare_runs(
-    known: Mapping[str, Judged], ours: Sequence[Trained], theirs: Sequence[Trained], resamples: Resamples
+    known: Mapping[str, Judged], ours: Sequence[TrainingRun], theirs: Sequence[TrainingRun], resamples: Resamples
 ) -> tuple[Outcome, dict[str, Any]]:
     """A candidate against an opponent over all seeds; and what else is reported: each seed, and the win rate at equal
     length."""
-    pairs, together = paired(ours, theirs), _together(known, ours, theirs)
+    pairs, together = pair_by_seed(ours, theirs), _together(known, ours, theirs)
     seeds = {str(pair.seed): compare(known[pair.ours], known[pair.theirs], resamples) for pair in pairs}
     more = {
         "seeds": {seed: outcome.to_dict() for seed, outcome in seeds.items()} if len(pairs) > 1 else {},
@@ -152,10 +152,10 @@ def compare_runs(
 
 
 def _together(
-    known: Mapping[str, Judged], ours: Sequence[Trained], theirs: Sequence[Trained]
+    known: Mapping[str, Judged], ours: Sequence[TrainingRun], theirs: Sequence[TrainingRun]
 ) -> tuple[Judged, Judged]:
     """Both sides with their seeds in the same order; (n,) each if there is one."""
-    pairs = paired(ours, theirs)
+    pairs = pair_by_seed(ours, theirs)
     if len(pairs) == 1:
         return known[pairs[0].ours], known[pairs[0].theirs]
     return Judged.of_seeds([known[pair.ours] for pair in pairs]), Judged.of_seeds(
@@ -176,7 +176,7 @@ def _corrected(outcomes: Mapping[str, tuple[Outcome, dict[str, Any]]]) -> dict[s
 def _agreement(known: Mapping[str, Mapping[str, Judged]], runs: Runs, baseline: str) -> Any:
     """For every two judges, over all answers compared with the baseline's: the rank correlation of their score
     differences, and how often they say the same."""
-    pairs = [pair for name in runs if name != baseline for pair in paired(runs[name], runs[baseline])]
+    pairs = [pair for name in runs if name != baseline for pair in pair_by_seed(runs[name], runs[baseline])]
     differences = {
         judge: np.concatenate([scores[pair.ours].scores - scores[pair.theirs].scores for pair in pairs])
         for judge, scores in known.items()

@@ -76,7 +76,7 @@ def train_in(
     spare_memory(scorer, job.compute)
     passes = training_passes(scorer.model, adaptive=objective.objective.adaptive)
     flops = passes * forward_flops(scorer.model, data.pairs.valid_lengths)
-    trainer = Trainer(ready(scorer), data, objective, settings, job.compute, scale, remember)
+    trainer = Trainer(compiled(scorer), data, objective, settings, job.compute, scale, remember)
     loop = LoopSettings(
         worth_minutes=WORTH_MINUTES, validate_updates=settings.validate_updates, patience=settings.patience
     )
@@ -127,7 +127,7 @@ def _open_shared(
     return scorer, adapted
 
 
-def ready(scorer: PairScorer) -> PairScorer:
+def compiled(scorer: PairScorer) -> PairScorer:
     """Compiles the scorer on a GPU, once its layout is known."""
     if scorer.device.type == "cuda":
         compile_layers(scorer)

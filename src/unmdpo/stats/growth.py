@@ -24,7 +24,7 @@ class Grown(NamedTuple):
     usable: Booleans  # (n,)
 
 
-def grown(evidence: Floats, update: Integers, valid: Booleans) -> Grown:
+def enlarge(evidence: Floats, update: Integers, valid: Booleans) -> Grown:
     """`evidence` (n,) of comparisons that were met at `update` (n,), of which `valid` (n,) count. Their typical size
     only ever grows, up to that of the last fifth."""
     last = _size_of_the_last(evidence[valid], update[valid])

@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from unmdpo.core.errors import UserError
-from unmdpo.core.files import expanded, files_below, sha256, write_json
+from unmdpo.core.files import expand_home, files_below, sha256, write_json
 from unmdpo.data.readers.files import data_files
 from unmdpo.store.store import Store
 
@@ -52,7 +52,7 @@ class Fingerprints:
             write_json(self._file, self._known)
 
     def _of(self, path: str, read: Callable[[Path], Iterable[Path]]) -> Sums | None:
-        place = expanded(path)
+        place = expand_home(path)
         if place.is_file():
             return {place.name: self._checksum(place)}
         if place.is_dir():

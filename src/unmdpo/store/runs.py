@@ -12,7 +12,7 @@ from unmdpo.store.store import RECORD, Store
 
 
 @dataclass(frozen=True)
-class Listed:
+class StoredRun:
     """A run as recorded, without its data or models."""
 
     store: Store
@@ -34,7 +34,7 @@ class Listed:
         return sum(folder_size(self.store.root / "artifacts" / place) for place in self.finished)
 
 
-def runs_of(store: Store) -> list[Listed]:
+def runs_of(store: Store) -> list[StoredRun]:
     """The latest first. A record that cannot be read is an empty run."""
     found = []
     for record in (store.root / "runs").glob(f"*/{RECORD}"):
@@ -43,11 +43,11 @@ def runs_of(store: Store) -> list[Listed]:
             places = tuple(str(stage["place"]) for stage in stages)
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             places = ()
-        found.append(Listed(store, record.parent, places, record.stat().st_mtime))
+        found.append(StoredRun(store, record.parent, places, record.stat().st_mtime))
     return sorted(found, key=lambda run: run.begun, reverse=True)
 
 
-def find_run(store: Store, name: str) -> Listed:
+def find_run(store: Store, name: str) -> StoredRun:
     """By its folder's name, or the beginning of it if only one begins so."""
     runs = {run.name: run for run in runs_of(store)}
     matching = [run for run in runs if run == name] or [run for run in runs if run.startswith(name)]
@@ -58,7 +58,7 @@ def find_run(store: Store, name: str) -> Listed:
     return runs[matching[0]]
 
 
-def remove_run(run: Listed) -> int:
+def remove_run(run: StoredRun) -> int:
     """Removes the run and what only it has; returns the bytes that were freed. What others share stays."""
     with run.store.records():
         shutil.rmtree(run.folder)

@@ -24,7 +24,7 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
 from unmdpo.core.errors import RESUME_HINT, UserError, disk_problem
-from unmdpo.core.files import apply_umask, file_names, remove, remove_leftovers, sealed, sha256, write_json
+from unmdpo.core.files import apply_umask, file_names, remove, remove_leftovers, sha256, with_seal, write_json
 from unmdpo.store.artifact import MANIFEST, Artifact
 from unmdpo.version import __version__
 
@@ -101,7 +101,7 @@ class Store:
                     "started": started,
                     "seconds": time.monotonic() - began,
                 }
-                write_json(folder / MANIFEST, sealed(manifest))
+                write_json(folder / MANIFEST, with_seal(manifest))
                 apply_umask(folder)
                 shutil.rmtree(target, ignore_errors=True)  # a leftover without a manifest
                 target.parent.mkdir(parents=True, exist_ok=True)

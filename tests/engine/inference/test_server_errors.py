@@ -10,7 +10,7 @@ from tests.worlds.models import word_tokenizer
 from tests.worlds.servers import served_by
 from unmdpo.core.errors import UserError
 from unmdpo.data.identity import Message
-from unmdpo.engine.inference.endpoints import Endpoint, shown
+from unmdpo.engine.inference.endpoints import Endpoint, redacted
 from unmdpo.engine.inference.judges import EndpointSettings
 from unmdpo.engine.inference.pairwise import PairwiseJudge, Question
 from unmdpo.engine.inference.remote import RemoteGenerator
@@ -124,6 +124,6 @@ def test_no_key_is_part_of_an_address(place):
 
 def test_a_word_that_is_no_secret_is_not_cut_out_of_messages(monkeypatch):
     monkeypatch.setenv("SOME_KEY", "none")
-    assert shown("none of the models is loaded", "SOME_KEY") == "none of the models is loaded"
+    assert redacted("none of the models is loaded", "SOME_KEY") == "none of the models is loaded"
     monkeypatch.setenv("SOME_KEY", SECRET)
-    assert SECRET not in shown(f"bad key {SECRET}", "SOME_KEY")
+    assert SECRET not in redacted(f"bad key {SECRET}", "SOME_KEY")

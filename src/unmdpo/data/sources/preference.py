@@ -39,9 +39,9 @@ class PairReader:
 
     def __init__(self, rule: StrengthRule, texts: ReadTexts, head: Sequence[Row], may_repeat: bool) -> None:
         self.rule, self.texts = rule, texts
-        self.columns = settled(head, self.rule)
+        self.columns = strength_columns(head, self.rule)
         self.repeats = may_repeat and _repeats(head)
-        self.unused = unused(head)
+        self.unused = unused_columns(head)
         self._warned = False
         if self.rule.labels is not None and not (self.columns and are_strengths(self.columns, self.rule)):
             raise UserError("strength.labels says what words mean: name the column that holds them in strength.column")
@@ -99,7 +99,7 @@ def _warn(message: str) -> None:
     warnings.warn(message, UnmdpoWarning, stacklevel=2)
 
 
-def settled(head: Sequence[Row], rule: StrengthRule) -> tuple[str, ...]:
+def strength_columns(head: Sequence[Row], rule: StrengthRule) -> tuple[str, ...]:
     """The first of the usual strength columns that some row has values in; one that is empty throughout is none."""
     if rule.column is not None:
         return (rule.column,)
@@ -138,7 +138,7 @@ def _without_prompt(row: Row, chosen: str, rejected: str) -> tuple[str, str]:
     return first, second
 
 
-def unused(head: Sequence[Row]) -> tuple[str, ...]:
+def unused_columns(head: Sequence[Row]) -> tuple[str, ...]:
     """Columns that may hold a part of the prompt in some row, and are not read."""
     return tuple(dict.fromkeys(name for row in head for name in _unused_in(row)))
 

@@ -42,7 +42,7 @@ ODD = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)  # o
 
 
 @contextlib.contextmanager
-def explained(who: str, key: str, advice: str = "") -> Iterator[None]:
+def explain_errors(who: str, key: str, advice: str = "") -> Iterator[None]:
     """Explains a server that does not answer, or not in the shape that was asked for. `key` names the environment
     variable with the secret, which no message repeats."""
     from openai import OpenAIError  # noqa: PLC0415 - an extra
@@ -52,13 +52,13 @@ def explained(who: str, key: str, advice: str = "") -> Iterator[None]:
     except UserError:
         raise
     except OpenAIError as error:
-        raise UserError(f"{who} did not answer{advice and ' ' + advice}: {shown(error, key)}") from None
+        raise UserError(f"{who} did not answer{advice and ' ' + advice}: {redacted(error, key)}") from None
     except ODD as error:
-        what = f"{type(error).__name__}: {shown(error, key)}"
+        what = f"{type(error).__name__}: {redacted(error, key)}"
         raise UserError(f"{who} returned an unexpected response ({what})") from None
 
 
-def shown(what: object, key: str) -> str:
+def redacted(what: object, key: str) -> str:
     """Enough of it for a message."""
     text, secret = str(what), os.environ.get(key)
     if secret and len(secret) >= SHORTEST:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from unmdpo.core.errors import UserError
 from unmdpo.data.identity import Prompt
-from unmdpo.engine.inference.endpoints import as_they_arrive, explained, open_client, shown
+from unmdpo.engine.inference.endpoints import as_they_arrive, explain_errors, open_client, redacted
 from unmdpo.engine.inference.judges import EndpointSettings
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class PairwiseJudge:
     def _preference(self, client: "OpenAI", asked: Question, seed: int) -> float:
         ahead = candidate_is_first(asked.prompt_hash, seed)
         first, second = (asked.candidate, asked.baseline) if ahead else (asked.baseline, asked.candidate)
-        with explained(f"the judge at {self.settings.endpoint}", self.settings.key):
+        with explain_errors(f"the judge at {self.settings.endpoint}", self.settings.key):
             completion = client.chat.completions.create(
                 model=self.settings.model,
                 messages=[{"role": "user", "content": question_text(asked.prompt, first, second)}],
@@ -96,7 +96,7 @@ class PairwiseJudge:
         if not sum(probability.values()) <= 1 + ROUNDING:  # nor NaN
             raise ValueError(f"probabilities of {FIRST} and {SECOND} are {[*probability.values()]}")
         if sum(probability.values()) < LEAST_SHARE:
-            said = shown(content[0].token, self.settings.key)
+            said = redacted(content[0].token, self.settings.key)
             raise UserError(
                 f"the judge at {self.settings.endpoint} answered {said!r} about prompt "
                 f"{asked.prompt_hash[:12]}…, neither A nor B. If the model thinks before it answers, "
@@ -108,7 +108,7 @@ class PairwiseJudge:
 def only_choice(completion: Any, settings: EndpointSettings) -> Any:
     choices = getattr(completion, "choices", None)
     if not choices:
-        sent = shown(completion, settings.key)
+        sent = redacted(completion, settings.key)
         raise UserError(f"the judge at {settings.endpoint} returned an unexpected response: {sent}")
     return choices[0]
 

@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerBase
 
 from unmdpo.core.errors import UserError
 from unmdpo.data.identity import Prompt
-from unmdpo.engine.inference.endpoints import Endpoint, as_they_arrive, explained, open_client, shown
+from unmdpo.engine.inference.endpoints import Endpoint, as_they_arrive, explain_errors, open_client, redacted
 from unmdpo.engine.inference.generate import Generation
 
 if TYPE_CHECKING:
@@ -37,14 +37,14 @@ class RemoteGenerator:
         advice = (
             f"prompt {place} as '{self.server.model}' (answers so far are kept; the same command asks for the rest)"
         )
-        with explained(self.server.endpoint, self.server.key, advice):
+        with explain_errors(self.server.endpoint, self.server.key, advice):
             completion = client.chat.completions.create(
                 model=self.server.model, messages=messages, max_tokens=self.max_new_tokens, temperature=0
             )
             choices = getattr(completion, "choices", None)
             text = choices[0].message.content if choices else None
             if choices is None or not isinstance(text, str):
-                sent = shown(completion, self.server.key)
+                sent = redacted(completion, self.server.key)
                 raise UserError(f"{self.server.endpoint} returned an unexpected response: {sent}")
             if len(text) > LONGEST * self.max_new_tokens:
                 raise UserError(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from unmdpo.core.errors import UnmdpoWarning, UserError
 from unmdpo.data.identity import Prompt
-from unmdpo.engine.inference.endpoints import as_they_arrive, explained, open_client
+from unmdpo.engine.inference.endpoints import as_they_arrive, explain_errors, open_client
 from unmdpo.engine.inference.judges import EndpointSettings
 from unmdpo.engine.inference.pairwise import FIRST, SECOND, WORKERS, Question, only_choice, question_text
 
@@ -95,7 +95,7 @@ class TextJudge:
         question = question_text(prompt, first, second)
         if reasons:
             question = question.rpartition("\n")[0]  # not only one letter
-        with explained(f"the judge at {self.settings.endpoint}", self.settings.key):
+        with explain_errors(f"the judge at {self.settings.endpoint}", self.settings.key):
             completion = self._completion(client, question + (WITH_REASONS if reasons else BRIEFLY))
             found = verdict(only_choice(completion, self.settings).message.content or "", reasons)
             self._count(completion, found is None)

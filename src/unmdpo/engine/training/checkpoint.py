@@ -24,10 +24,10 @@ from unmdpo.core.files import (
     put_in_place,
     read_sealed,
     remove,
-    sealed,
     sha256,
     sync,
     temporary,
+    with_seal,
     write_json,
 )
 from unmdpo.engine.ranks import Ranks
@@ -57,7 +57,7 @@ def save_checkpoint(trainer: Trainer, folder: Path, *, keep: int = 2, logs: Sequ
             for log in logs:
                 shutil.copyfile(log, aside / log.name)
             apply_umask(aside)
-            write_json(aside / DESCRIPTION, sealed(_describe(trainer) | {"files": _checksums(aside)}))
+            write_json(aside / DESCRIPTION, with_seal(_describe(trainer) | {"files": _checksums(aside)}))
             sync(aside)
             put_in_place(aside, target)
             for old in checkpoints(folder)[:-keep]:

@@ -13,7 +13,7 @@ from typing import Protocol
 from torch import Tensor
 
 from unmdpo.core.errors import UserError
-from unmdpo.core.files import expanded
+from unmdpo.core.files import expand_home
 from unmdpo.core.margins import StrengthMap
 from unmdpo.core.settings import Strict
 from unmdpo.engine.settings import LoggingSettings
@@ -125,7 +125,7 @@ def sinks_of(logging: LoggingSettings, name: str) -> list[Sink]:
     """What the recipe asks for, for one training."""
     sinks: list[Sink] = []
     if logging.tensorboard is not None:
-        sinks.append(TensorBoard(expanded(logging.tensorboard) / name))
+        sinks.append(TensorBoard(expand_home(logging.tensorboard) / name))
     if logging.wandb is not None:
         sinks.append(WeightsAndBiases(name, logging.wandb.project))
     return sinks
