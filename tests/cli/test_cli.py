@@ -139,7 +139,7 @@ def test_result_folder_is_checked_before_the_work(write, tmp_path):
     assert "does not exist" in result.output
 
 
-def test_skipped_rows_are_told(write):
+def test_skipped_rows_are_reported(write):
     path = write([helpsteer3_row(), helpsteer3_row("B?", overall_preference=9)])
     refused = run("audit", "support", path)
     assert refused.exit_code == 2

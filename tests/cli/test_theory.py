@@ -78,5 +78,5 @@ def test_every_command_has_an_example(command):
         (["ordinal", "--cutpoints", "a"], "could not convert"),
     ],
 )
-def test_mistakes_are_told(words, told):
+def test_mistakes_are_reported(words, told):
     assert told in said(*words, code=2)

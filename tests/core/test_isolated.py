@@ -114,7 +114,7 @@ def test_memory_is_limited():
         call("grows", memory=1 << 30)
 
 
-def test_a_full_gpu_is_told_apart():
+def test_a_full_gpu_is_distinguished():
     with pytest.raises(OutOfMemory, match="CUDA"):
         call("is_full")
 

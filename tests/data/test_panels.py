@@ -27,7 +27,7 @@ def test_panel_is_the_documented_draw():
     assert sample_panel(DOMAINS, 20, 260834) == sorted(code + general)
 
 
-def test_panels_are_disjoint_when_told_and_order_free():
+def test_panels_are_disjoint_when_reported_and_order_free():
     first = sample_panel(DOMAINS, 40, 1)
     second = sample_panel(dict(reversed(DOMAINS.items())), 60, 2, exclude=first)
     assert not set(first) & set(second)

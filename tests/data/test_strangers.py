@@ -134,7 +134,7 @@ def test_texts_that_look_like_lists_stay_texts(write):
     assert (read.chosen, read.rejected) == ('["x","y"]', '["x","z"]')
 
 
-def test_a_split_column_is_believed_and_told(write):
+def test_a_split_column_is_believed_and_reported(write):
     rows = [PROMPT | PAIR | {"strength": 1, "split": split} for split in ("train", "train", "test")]
     data = load_comparisons(write(rows))
     assert (len(data), data.left_out) == (2, {"they are of the split 'test'": 1})
@@ -273,7 +273,7 @@ def test_texts_about_messages_stay_texts(write):
     assert (read.prompt[0].content, read.chosen) == (asked, answered)
 
 
-def test_a_context_that_only_some_rows_have_is_told(write):
+def test_a_context_that_only_some_rows_have_is_reported(write):
     rows = [
         {"question": f"{i}?", "context": "A passage." if i else "", "chosen": "a", "rejected": "b", "strength": 1}
         for i in range(3)

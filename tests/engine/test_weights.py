@@ -80,7 +80,7 @@ def test_more_layers_than_the_configuration_says(changed):
 
 
 @pytest.mark.filterwarnings("default::unmdpo.core.errors.UnmdpoWarning")
-def test_a_head_that_nobody_needs_is_told_of_and_old_buffers_are_not(changed):
+def test_a_head_that_nobody_needs_is_reported_of_and_old_buffers_are_not(changed):
     with pytest.warns(
         UnmdpoWarning, match=r"LlamaForCausalLM has no place for v_head\.summary\.weight, and does without"
     ):

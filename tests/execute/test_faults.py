@@ -123,7 +123,7 @@ def nobody():
         os.setuid(65534)
 
 
-def test_a_file_that_cannot_grow_is_told_and_the_run_goes_on_later(path, undisturbed, tmp_path):
+def test_a_file_that_cannot_grow_is_reported_and_the_run_goes_on_later(path, undisturbed, tmp_path):
     def small_files_only():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
@@ -202,7 +202,7 @@ def test_a_store_that_is_read_only_can_be_looked_at(path, undisturbed, tmp_path)
     assert html.exists()
 
 
-def test_a_store_nobody_may_write_to_is_told():
+def test_a_store_nobody_may_write_to_is_reported():
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o555)
 
@@ -227,7 +227,7 @@ def test_a_store_where_a_file_is(path, tmp_path):
 @pytest.mark.parametrize(
     "error", [OSError(errno.ENOSPC, "No space left on device"), SafetensorError("I/O error: no space (os error 28)")]
 )
-def test_a_full_disk_is_told_with_the_way_out(tmp_path, error):
+def test_a_full_disk_is_reported_with_the_way_out(tmp_path, error):
     def work(folder):
         raise error
 
@@ -279,7 +279,7 @@ def delete(file):
         pytest.param("oof", "manifest.json", delete, marks=pytest.mark.soak),
     ],
 )
-def test_damage_is_found_when_it_is_read_and_mended_by_the_same_command(
+def test_damage_is_found_when_it_is_read_and_repaired_by_the_same_command(
     path, undisturbed, tmp_path, stage, name, harm
 ):
     store = Store(tmp_path / "store")

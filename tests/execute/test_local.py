@@ -211,7 +211,7 @@ def test_workers_start_from_nothing_where_no_fork_can_use_the_gpus(folder, tmp_p
 
 
 @pytest.mark.soak  # waits
-def test_gpus_that_never_answer_are_told(folder, tmp_path, monkeypatch):
+def test_gpus_that_never_answer_are_reported(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(local, "gpu_names", lambda: ["0"])
     monkeypatch.setattr(local, "gpu_memory", lambda _: None)
     with pytest.raises(UserError, match="do not answer"):

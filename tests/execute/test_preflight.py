@@ -53,7 +53,7 @@ def test_all_problems_at_once_and_nothing_is_written(folder, tmp_path):
     assert said.startswith(f"{said.count(chr(10))} problems to solve")
 
 
-def test_a_panel_that_does_not_fit_is_told_before_training(folder, tmp_path):
+def test_a_panel_that_does_not_fit_is_reported_before_training(folder, tmp_path):
     changes = {"evaluation": evaluation(folder, panels={"large": {"size": 200, "seed": 2}})}
     said, made = refused(open_run(recipe(folder, **changes), Store(tmp_path)))
     assert said == "panel[large]: a panel of 200 prompts is too large: only 6 are left"

@@ -96,7 +96,7 @@ def test_all_of_it_reaches_the_work(tmp_path, scale):
     assert torch.allclose(residuals(run.comparisons(), evidence, stage)[valid], (margins - used)[valid])
 
 
-def test_levels_that_the_data_exceeds_are_told_by_the_pilots(tmp_path):
+def test_levels_that_the_data_exceeds_are_reported_by_the_pilots(tmp_path):
     small = recipe(world(tmp_path), policies={"p": using("seq", levels=[1.0])}, evaluation=None,
                    scales={"seq": {"estimator": "pooled"}})  # fmt: skip
     with pytest.raises(UserError, match="from 1 to 1, like the map's levels"):

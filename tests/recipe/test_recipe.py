@@ -199,7 +199,7 @@ def test_override_mistakes(recipe_file, override, message):
     assert message in str(caught.value)
 
 
-def test_several_mistakes_are_told_at_once(recipe_file):
+def test_several_mistakes_are_reported_at_once(recipe_file):
     text = changed("size: 10", "size: no").replace("path: some/model", "path: 3")
     with pytest.raises(UserError) as caught:
         load_recipe(recipe_file(text))

@@ -407,7 +407,7 @@ def test_a_page_about_several_runs(run, tmp_path, browser):
     assert problems == []
 
 
-def test_runs_of_one_recipe_are_told_apart(run, tmp_path):
+def test_runs_of_one_recipe_are_distinguished(run, tmp_path):
     """By their folders, or by a number, if they are the same run of two stores."""
     shutil.copytree(run.store.root, tmp_path / "copied")
     other = open_run(run.recipe, Store(tmp_path / "copied"))

@@ -194,7 +194,7 @@ def test_the_commands(done, folder, tmp_path):
         ("pilots.model.path", {"pilots": {"model": {"path": "/no/such/proxy"}}}),
     ],
 )
-def test_places_that_are_not_there_are_told_before_any_work(folder, tmp_path, key, changes):
+def test_places_that_are_not_there_are_reported_before_any_work(folder, tmp_path, key, changes):
     run = open_run(recipe(folder, **changes), Store(tmp_path / "store"))
     with pytest.raises(UserError, match=f"{key}: there is no file or folder"):
         execute(run)

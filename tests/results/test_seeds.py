@@ -40,7 +40,7 @@ def finished(folder):
     return execute(open_run(seeded_recipe(folder), Store(folder / "store-of-seeds")))
 
 
-def test_every_seed_is_trained_judged_and_told(finished):
+def test_every_seed_is_trained_judged_and_reported(finished):
     assert {"policy[dpo@42]", "policy[dpo@17]", "policy[simpo]", "judgement[fixed@17,one,short]"} <= {*finished.stages}
     outcome = finished.summary["one"]["judges"]["short"]["against"]["dpo"]["fixed"]
     assert [*outcome["seeds"]] == ["17", "42"]
@@ -107,7 +107,7 @@ def test_any_two_are_compared_by_seed_or_one_by_one(finished):
         finished.compare("dpo@3", "dpo", "one")
 
 
-def test_judges_that_disagree_are_told(finished):
+def test_judges_that_disagree_are_reported(finished):
     (pair,) = finished.summary["one"]["agreement"]
     assert pair["judges"] == ["long", "short"]
     assert pair["rank_correlation"] < 0
@@ -116,7 +116,7 @@ def test_judges_that_disagree_are_told(finished):
     )
 
 
-def test_a_judge_that_likes_length_more_than_the_data_is_told():
+def test_a_judge_that_likes_length_more_than_the_data_is_reported():
     of_data = {"value": 60.0, "low": 55.0, "high": 65.0}
     tables = {
         name: {"longer_preferred": {"value": low + 5, "low": low, "high": low + 10}, "against": {"dpo": {}}}

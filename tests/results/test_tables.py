@@ -38,7 +38,7 @@ def test_losers_are_named():
     )
 
 
-def test_the_winner_is_one_that_is_told_apart():
+def test_the_winner_is_one_that_is_distinguished():
     found = headline(summary(a=outcome(58.0, 49.0, 67.0, 0.06), b=outcome(57.0, 53.0, 61.0, 0.001)))
     assert found.startswith("b won against dpo")
 

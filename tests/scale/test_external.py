@@ -41,7 +41,7 @@ def test_they_can_be_bounded_and_weakened():
         ([{"prompt": "a"}], "q"),
     ],
 )
-def test_bad_files_are_told(tmp_path, rows, message):
+def test_bad_files_are_reported(tmp_path, rows, message):
     path = tmp_path / "q.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(UserError, match=message):

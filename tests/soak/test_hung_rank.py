@@ -9,5 +9,5 @@ from tests.worlds.faults import loses_a_rank
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(1800)]
 
 
-def test_a_hung_rank_is_told_and_the_run_goes_on(tmp_path):
+def test_a_hung_rank_is_reported_and_the_run_goes_on(tmp_path):
     loses_a_rank(tmp_path, signal.SIGSTOP, minutes=0.5)

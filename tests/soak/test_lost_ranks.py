@@ -9,7 +9,7 @@ from tests.worlds.faults import UNTIL, Command, contents, loses_a_rank
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(1800)]  # enough even on a busy machine
 
 
-def test_a_killed_rank_is_told_and_the_run_goes_on(tmp_path):
+def test_a_killed_rank_is_reported_and_the_run_goes_on(tmp_path):
     path = loses_a_rank(tmp_path, signal.SIGKILL, minutes=30)
     undisturbed = Command(path, tmp_path / "other", UNTIL)
     assert undisturbed.wait() == 0, undisturbed.said

@@ -13,7 +13,7 @@ from unmdpo.store.store import Store
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(1800), pytest.mark.filterwarnings("ignore")]
 
 
-def test_a_fault_inside_ray_train_is_told(cluster, tmp_path):
+def test_a_fault_inside_ray_train_is_reported(cluster, tmp_path):
     folder = world(tmp_path)
     path = folder / "model" / "model.safetensors"
     weights = load_file(path)

@@ -75,7 +75,7 @@ def test_held_out_prompts_are_in_no_part(place):
     assert len(trained) == 80
 
 
-def test_bad_rows_are_counted_listed_and_told(place):
+def test_bad_rows_are_counted_listed_and_reported(place):
     rows = [preference(prompt=f"w{i}", chosen="w1", rejected="w2") for i in range(198)]
     write_rows(place / "few-bad.jsonl", [*rows, preference(prompt=" "), preference(strength=9)])
     with pytest.warns(UnmdpoWarning, match="2 of 200 rows are bad, and skipped"):

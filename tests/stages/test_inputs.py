@@ -118,7 +118,7 @@ def test_pilots_may_have_a_seed_of_their_own(tmp_path):
     assert usual["policy[dpo]"].key == other["policy[dpo]"].key
 
 
-def test_a_full_gpu_is_told_with_the_way_out(tmp_path):
+def test_a_full_gpu_is_reported_with_the_way_out(tmp_path):
     def full(job):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 18.00 MiB. GPU 0 has more to say")
 
@@ -178,7 +178,7 @@ def test_a_plan_says_what_is_not_there_yet(tmp_path, monkeypatch):
     assert "data/ultrafeedback-train.jsonl.gz (data.path)" in done.output.replace("\n", " ")
 
 
-def test_a_model_that_cannot_be_had_is_told_before_any_work(tmp_path, monkeypatch):
+def test_a_model_that_cannot_be_had_is_reported_before_any_work(tmp_path, monkeypatch):
     """The judge too, although it is needed last."""
     world(tmp_path)
     for changes in (

@@ -112,7 +112,7 @@ def judged_by(folder, training, **changes):
     return recipe(folder, evaluation=evaluation, policies=policies, scales={}, **changes)
 
 
-def test_a_judge_that_learns_from_the_policies_own_pairs_is_told_of(folder, tmp_path):
+def test_a_judge_that_learns_from_the_policies_own_pairs_is_reported_of(folder, tmp_path):
     place = recipe(folder).data.path
     copied = (
         shutil.copy(place, tmp_path / "copied.jsonl")
@@ -139,7 +139,7 @@ def test_a_judge_that_learns_from_the_policies_own_pairs_is_told_of(folder, tmp_
         ),
     ],
 )
-def test_what_a_judge_cannot_learn_from_is_told_before_anything_is_trained(folder, tmp_path, rows, problem):
+def test_what_a_judge_cannot_learn_from_is_reported_before_anything_is_trained(folder, tmp_path, rows, problem):
     path = tmp_path / "few.jsonl"
     path.write_text(rows)
     run = open_run(judged_by(folder, {"path": str(path)}), Store(tmp_path / "store"))
@@ -201,7 +201,7 @@ def test_the_loss_by_hand(folder, monkeypatch):
     assert torch.allclose(*gradients, atol=1e-6)
 
 
-def test_what_cannot_be_trained_is_told(folder, tmp_path):
+def test_what_cannot_be_trained_is_reported(folder, tmp_path):
     data = write_pairs(tmp_path / "pairs.jsonl", 20)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").write_text("")

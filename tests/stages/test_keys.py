@@ -246,7 +246,7 @@ def test_damaged_memories_of_checksums_are_no_obstacle(folder, tmp_path, text):
     assert {name: stage.key for name, stage in run.stages.items()} == keys(folder)
 
 
-def test_results_of_other_files_are_kept_and_told_of_once(folder, tmp_path):
+def test_results_of_other_files_are_kept_and_reported_of_once(folder, tmp_path):
     path, store = moved(folder, tmp_path) / "data.jsonl", Store(tmp_path / "store")
 
     class Told(View):

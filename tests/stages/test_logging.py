@@ -28,7 +28,7 @@ def test_tensorboard_has_a_folder_for_every_training(folder, tmp_path):
     assert set(run.finished) == set(plain.finished)  # the same results, not made again
 
 
-def test_wandb_without_a_login_is_told_before_any_work(folder, tmp_path, monkeypatch):
+def test_wandb_without_a_login_is_reported_before_any_work(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("WANDB_API_KEY", "WANDB_MODE", "NETRC"):
         monkeypatch.delenv(name, raising=False)

@@ -71,7 +71,7 @@ def test_all_equal_scores_are_ties(folder):
         assert row["reward_difference"] == 0
 
 
-def test_every_pair_too_long_is_told(folder):
+def test_every_pair_too_long_is_reported(folder):
     data = recipe(folder).data.model_copy(update={"max_length": 2}).model_dump()
     with pytest.raises(UserError, match=r"none of the .* comparisons .*2 tokens.*data\.max_length"):
         run(folder, data=data)
@@ -84,7 +84,7 @@ def test_batches_of_one_pair(folder):
     assert len(done.table()) == 2 * (5 + 6)
 
 
-def test_a_batch_larger_than_the_data_is_told(folder):
+def test_a_batch_larger_than_the_data_is_reported(folder):
     training = {"updates": 2, "batch": 4096, "learning_rate": 1e-3, "warmup": 1}
     with pytest.raises(UserError, match=r"batch.*4,?096"):
         run(folder, training=training)

@@ -87,7 +87,7 @@ def test_seeds_are_averaged_where_they_have_evidence():
     assert mean.valid.tolist() == [True, True, False]
 
 
-def test_too_few_comparisons_for_a_pass_are_told(folder, tmp_path):
+def test_too_few_comparisons_for_a_pass_are_reported(folder, tmp_path):
     few = {"updates": 2, "batch": 20, "learning_rate": 1e-3, "warmup": 1}
     chosen = recipe(
         folder,

@@ -54,7 +54,7 @@ def test_nonsense_is_refused():
 
 
 @pytest.mark.parametrize(("gap_penalty", "scale_penalty"), [(0.05, 0.5), (1e-3, 1e-2)])
-def test_convergence_is_told_truly(gap_penalty, scale_penalty):
+def test_convergence_is_reported_truly(gap_penalty, scale_penalty):
     """Three votes per pair, one pair in four unanimous: flat directions everywhere."""
     votes, pair, prompt, _, _ = simulate(80, 2, 3, spread=0.7, seed=2)
     model = OrdinalModel(gap_penalty=gap_penalty, scale_penalty=scale_penalty)

@@ -48,7 +48,7 @@ def test_a_result_that_was_copied_over_another(made, tmp_path):
         Store(tmp_path).find("policy/b").file("model")
 
 
-def test_what_was_added_is_told_and_nothing_is_lost(made):
+def test_what_was_added_is_reported_and_nothing_is_lost(made):
     """Transformers would read an adapter that lies beside the weights, and a policy would give other answers."""
     added = made[0].path / "model" / "adapter_config.json"
     added.write_text("{}")

@@ -177,10 +177,10 @@ def scale(
     overrides: Overrides = None,
     data: Annotated[str | None, typer.Option(help="New comparisons; default: the training prompts.")] = None,
     out: Annotated[Path, typer.Option(help="File to write.")] = Path("scale.parquet"),
-    check: Annotated[bool, typer.Option("--check", help="Say whether the scale is real; write nothing.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Print the check of the scale; write nothing.")] = False,
     store: StoreOption = HERE,
 ) -> None:
-    """Write each prompt's q to a Parquet file, smallest (surest) first; or check whether the scale is real."""
+    """Write each prompt's q to a Parquet file, smallest (surest) first; or print how it did on unseen prompts."""
     if check:
         _check_scale(recipe, name, overrides, store)
         return

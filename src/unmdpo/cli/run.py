@@ -135,7 +135,7 @@ def _show_policies(run: "Run") -> None:
 
 
 def show_checks(run: "Run") -> None:
-    """Whether the scales are real, and the accuracy of trained judges."""
+    """The checks of scales, and the accuracy of trained judges."""
     from unmdpo.scale.check import verdict
 
     for line in run.judge_lines:

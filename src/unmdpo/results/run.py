@@ -100,7 +100,7 @@ class Run(Pipeline):
         return FittedScale(name, artifact, comparisons, model, domains)
 
     def check(self, scale: str) -> Check | None:
-        """Whether a scale is real, if that has been checked."""
+        """The check of a scale on unseen prompts, if it is finished."""
         return CHECK.load(self.artifact(CHECK_STAGE.stage_name(scale))) if self.has(CHECK_STAGE, scale) else None
 
     def evidence(self, scale: str) -> list[Evidence]:

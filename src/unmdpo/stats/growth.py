@@ -25,7 +25,7 @@ class Grown(NamedTuple):
 
 
 def enlarge(evidence: Floats, update: Integers, valid: Booleans) -> Grown:
-    """`evidence` (n,) of comparisons that were met at `update` (n,), of which `valid` (n,) count. Their typical size
+    """`evidence` (n,) of comparisons that were met at `update` (n,); only `valid` (n,) ones count. Their typical size
     only ever grows, up to that of the last fifth."""
     last = _size_of_the_last(evidence[valid], update[valid])
     size = np.minimum(_typical_sizes(evidence[valid], update[valid], int(update.max()) + 1), last)[update]  # (n,)

@@ -90,14 +90,14 @@ def told(ask):
 
 
 @pytest.mark.parametrize("case", ODD)
-def test_odd_answers_are_told(address, case):
+def test_odd_answers_are_reported(address, case):
     Odd.reply = ODD[case]
     generator = RemoteGenerator(Endpoint(endpoint=address, model="m"), word_tokenizer(), 5)
     told(lambda: list(generator.generate([PROMPT])))
 
 
 @pytest.mark.parametrize("case", ODD_JUDGES)
-def test_odd_verdicts_are_told(address, case):
+def test_odd_verdicts_are_reported(address, case):
     Odd.reply = ODD_JUDGES[case]
     judge = PairwiseJudge(EndpointSettings(endpoint=address, model="m"))
     told(lambda: list(judge.answers([Question(PROMPT, "abc", "yes", "no")], seed=1)))

@@ -113,7 +113,7 @@ def test_answers_without_a_verdict(endpoint, monkeypatch):
         ask(endpoint, lambda *_: "no idea", pairs, monkeypatch)
 
 
-def test_what_had_no_verdict_is_told_last(endpoint, monkeypatch):
+def test_what_had_no_verdict_is_reported_last(endpoint, monkeypatch):
     """Whoever keeps answers as they come must not keep ties that nobody has said, if there are too many of them."""
     monkeypatch.setattr(Judge, "says", staticmethod(lambda a, b: "A" if "x" in (a, b) else "no idea"))
     judge = TextJudge(EndpointSettings(endpoint=endpoint, model="m", logprobs=False))

@@ -66,7 +66,7 @@ def test_prompts_are_what_a_policy_answers_and_clean_boundaries_stay(kind, templ
     assert clean or template in ("r1-distill", "llama-3.2")
 
 
-def test_a_response_that_begins_with_a_line_break_is_counted_once_and_told():
+def test_a_response_that_begins_with_a_line_break_is_counted_once_and_reported():
     encoder = Encoder(tokenizer_like("tiktoken_like", "qwen2.5"))
     (pair,) = encoder.encode(comparisons(["\nHello"]))
     tokenizer = encoder.tokenizer
@@ -179,7 +179,7 @@ def test_a_template_with_a_mistake_names_the_row():
         list(encoder.encode(comparisons(["x"])))
 
 
-def test_turns_that_are_lost_in_every_form_are_told():
+def test_turns_that_are_lost_in_every_form_are_reported():
     last = "{{ messages[-1].role }}: {{ messages[-1].content }}<|im_end|>{% if add_generation_prompt %}A:{% endif %}"
     encoder = Encoder(tokenizer_like("byte_level", last))
     list(encoder.encode(comparisons(["x"], ("user", "1?"), ("assistant", "one"), ("user", "2?"))))
@@ -209,7 +209,7 @@ def test_a_template_that_changes_words_keeps_the_response():
         ("", "does not write what the user says"),
     ],
 )
-def test_a_template_that_cannot_be_used_is_told_before_any_work(text, told):
+def test_a_template_that_cannot_be_used_is_reported_before_any_work(text, told):
     tokenizer = copy.deepcopy(tokenizer_like("byte_level", "qwen3"))
     tokenizer.chat_template = text
     with pytest.raises(UserError, match=told):

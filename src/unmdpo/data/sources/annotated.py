@@ -21,7 +21,7 @@ def _source(shapes: frozenset[str], annotated: Annotated, strength: str, **more:
 
 
 def _scores(row: Row, column: str, key: str, unusable: int | None = None) -> tuple[int, ...]:
-    """The signed strengths in a list of per-annotator objects; `unusable` stands for no strength at all."""
+    """The signed strengths in a list of per-annotator objects; `unusable` means no strength at all."""
     scores = []
     for i, judgment in enumerate(row.items(column)):
         where = f"{column}[{i}].{key}"

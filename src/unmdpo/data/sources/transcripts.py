@@ -17,7 +17,7 @@ def is_transcript(text: str) -> bool:
 
 def transcript(text: str) -> Prompt:
     """The turns of a transcript, without the white space between them; an empty last turn is only its header. What
-    stands before the first turn is a system message."""
+    comes before the first turn is a system message."""
     preface, *marked = TURN.split("\n\n" + text.strip())
     turns = [Message("system", preface.strip())] if preface.strip() else []
     for speaker, content in zip(marked[::2], marked[1::2], strict=True):

@@ -171,4 +171,4 @@ def _with_mask(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
 
 
 AttentionInterface.register(ATTENTION, attend)
-AttentionMaskInterface.register(ATTENTION, lambda *_, **__: None)  # while packed, `packed_masks` stands in for it
+AttentionMaskInterface.register(ATTENTION, lambda *_, **__: None)  # while packed, `packed_masks` replaces it

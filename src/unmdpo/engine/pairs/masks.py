@@ -2,7 +2,7 @@
 
 A layout knows which tokens belong together. How far back a layer looks (a sliding window, a chunk) is the model's
 business, and it keeps that in many places, so we ask: models build their masks through one registry of Transformers,
-each with a function of two positions. For the length of one forward pass we stand in that registry, and join the
+each with a function of two positions. For the length of one forward pass we replace that registry, and join the
 model's function with the layout.
 """
 

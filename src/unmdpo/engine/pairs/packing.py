@@ -141,7 +141,7 @@ class PairBatch:
 
 def same_responses(pairs: Sequence[EncodedPair]) -> Tensor:
     """(pairs,) whether a response is compared with itself. Then the difference of log-ratios is exactly zero, as the
-    paper's theorem has it; rounding differs with where a sequence stands in a batch."""
+    paper's theorem has it; rounding differs with the place of a sequence in a batch."""
     return torch.tensor([np.array_equal(pair.chosen, pair.rejected) for pair in pairs], dtype=torch.bool)
 
 

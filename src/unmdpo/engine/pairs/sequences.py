@@ -1,7 +1,7 @@
 """Packed pairs as sequences of their own, for attention that knows no masks.
 
 A prompt with its chosen response is one causal sequence. The rejected response is another: its keys are the prompt's
-once more, and then its own. So the prompt's keys stand in two places, and their gradients are added.
+once more, and then its own. So the prompt's keys are in two places, and their gradients are added.
 """
 
 from collections.abc import Callable

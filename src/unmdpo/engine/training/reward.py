@@ -1,4 +1,4 @@
-"""Trains a judge: a language model with a score head, on pairs of which one response is better.
+"""Trains a judge: a language model with a score head, on pairs with a better and a worse response.
 
 The loss is −log σ(r⁺ − r⁻ − m), where the margin m grows with the strength of the preference (Touvron et al., 2023,
 "Llama 2", Section 3.2.2); without strengths it is zero, the usual loss of Bradley and Terry.
