@@ -26,6 +26,8 @@ HARMLESS = "PYTORCH_NVML_BASED_CUDA_CHECK"
 # nothing; where two runs share the cores, they made fitting a scale eight times slower (docs/evidence/performance.md)
 SPINS, POLICY = "GOMP_SPINCOUNT", "OMP_WAIT_POLICY"
 GRACE = 60.0  # seconds that a process may take to end without the one that started it
+FAREWELL = 30.0  # seconds that a program may take to end
+POLL = 0.05
 
 
 def fork_server(preload: str) -> ForkServerContext:
@@ -116,10 +118,6 @@ def deaf_to_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-FAREWELL = 30.0  # seconds that a program may take to end
-POLL = 0.05
 
 
 def main(*command: str) -> int:

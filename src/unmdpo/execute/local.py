@@ -6,7 +6,6 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -17,7 +16,6 @@ from unmdpo.execute.progress import View
 from unmdpo.execute.ranks import run_stage
 from unmdpo.execute.workers import Message, Worker, Workers, free_memory
 from unmdpo.recipe import Recipe
-from unmdpo.stages.base import Stage
 from unmdpo.stages.pipeline import Pipeline
 
 POLL = 0.05  # seconds
@@ -36,27 +34,23 @@ def default_jobs(ranks: int = 1) -> int:
 
 
 def one_by_one(run: Pipeline, missing: Sequence[str], view: View) -> None:
+    """Runs the missing stages; one that runs out of memory is run again with smaller microbatches."""
     for name in missing:
-        began = time.monotonic()
+        stage, attempt, need, began = run.stages[name], Attempt(alone=True), Need(), time.monotonic()
         view.started(name)
-        _with_retries(run, run.stages[name], view)
+        while True:
+            try:
+                run_stage(run.with_microbatch(attempt.tokens(need)), stage, partial(view.progress, name))
+                break
+            except OutOfMemory:
+                need = need_of(run, stage, _memory())
+                following = attempt.next(need)
+                if following is None:
+                    raise
+                attempt = following
+            free_memory()  # after the error, which holds on to what was on the device
+            view.retried(name, attempt.why)
         view.finished(name, time.monotonic() - began)
-
-
-def _with_retries(run: Pipeline, stage: Stage[Any], view: View) -> None:
-    """Runs a stage, with smaller microbatches if it runs out of memory."""
-    attempt, need = Attempt(alone=True), Need()
-    while True:
-        try:
-            return run_stage(run.with_microbatch(attempt.tokens(need)), stage, partial(view.progress, stage.name))
-        except OutOfMemory:
-            need = need_of(run, stage, _memory())
-            following = attempt.next(need)
-            if following is None:
-                raise
-            attempt = following
-        free_memory()  # after the error, which holds on to what was on the device
-        view.retried(stage.name, attempt.why)
 
 
 def _memory() -> float:

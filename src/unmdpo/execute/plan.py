@@ -30,6 +30,10 @@ ASSUMED_PAIRS = 10_000
 SAMPLED_PAIRS = 512
 SMALL, SMALL_ON_GPU = 2e8, 1e10  # parameters of a model that is tried when a run is planned
 LONGEST = 256  # tokens in what it is tried on
+MEMORY = {"h200": 141e9, "h100": 80e9, "a100": 80e9}
+GPUS = (1, 2, 4, 8, 16, 32, 64)  # that may share one model
+CPU_SHARE = 0.1  # of the measured matrix rate
+PILOTS = (PILOT_STAGE.name, PASS_STAGE.name)
 
 
 @dataclass(frozen=True)
@@ -86,12 +90,6 @@ def _sampled(run: Pipeline, folder: Path, notes: Notes) -> Sizes:
 
 def _like_helpsteer3(count: int, longest: int) -> NDArray[np.int32]:
     return np.array(pair_lengths(count, longest), dtype=np.int32)
-
-
-MEMORY = {"h200": 141e9, "h100": 80e9, "a100": 80e9}
-GPUS = (1, 2, 4, 8, 16, 32, 64)  # that may share one model
-CPU_SHARE = 0.1  # of the measured matrix rate
-PILOTS = (PILOT_STAGE.name, PASS_STAGE.name)
 
 
 @dataclass(frozen=True)

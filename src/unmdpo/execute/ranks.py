@@ -32,6 +32,12 @@ from unmdpo.stages.pipeline import Pipeline, open_pipeline
 from unmdpo.store.store import Store
 
 POLL = 0.2  # seconds between looks at the store
+USER_ERROR, CRASH = 2, 1  # exit codes
+# In the error of a rank that waits for one that is gone.
+LEFT_ALONE = ("closed by peer", "Connection reset", "Timed out", "timed out", "DistBackendError", "Broken pipe")
+# What a line is about.
+PROGRESS, WARNING, ERROR, CRASHED = "unmdpo-progress: ", "unmdpo-warning: ", "unmdpo-error: ", "unmdpo-crash: "
+MEMORY = "unmdpo-memory: "
 
 
 def inside_torchrun() -> bool:
@@ -69,14 +75,6 @@ def all_together(run: Pipeline, missing: Sequence[str], view: View) -> None:
         while run.find(stage) is None:  # not a barrier, which would give up; if the first rank fails, torchrun ends us
             time.sleep(POLL)
         view.finished(name, time.monotonic() - began)
-
-
-USER_ERROR, CRASH = 2, 1  # exit codes
-# In the error of a rank that waits for one that is gone.
-LEFT_ALONE = ("closed by peer", "Connection reset", "Timed out", "timed out", "DistBackendError", "Broken pipe")
-# What a line is about.
-PROGRESS, WARNING, ERROR, CRASHED = "unmdpo-progress: ", "unmdpo-warning: ", "unmdpo-error: ", "unmdpo-crash: "
-MEMORY = "unmdpo-memory: "
 
 
 def run_stage(run: Pipeline, stage: Stage[Any], report: Callable[[str], None]) -> None:

@@ -24,6 +24,7 @@ from unmdpo.scale.settings import EstimatorSettings
 from unmdpo.scale.table import ESTIMATORS
 
 FOLDS, FEW = 5, 3
+TENSORS, DESCRIPTION = "scale.safetensors", "scale.json"
 
 
 class ScaleEstimator(ABC):
@@ -110,9 +111,6 @@ def fold_count(units: Units) -> int:
 
 def domain_count(units: Units) -> int:
     return int(units.domain_ids.max()) + 1 if len(units) else 1
-
-
-TENSORS, DESCRIPTION = "scale.safetensors", "scale.json"
 
 
 def save_scale(estimator: ScaleEstimator, folder: Path) -> None:

@@ -20,6 +20,8 @@ DIMENSION, WIDE = 64, 512
 PROMPT_PREFIX = "pair-prompt-v1:"
 FLOOR = 1e-6
 FACTS = ("log characters", "log words")  # what is known about a prompt besides its embedding
+RESPONSE_PREFIX = "pair-response-v1:"
+WORD = re.compile(r"\w+")
 
 
 def signed_bucket(text: str, buckets: int = DIMENSION) -> tuple[int, int]:
@@ -84,10 +86,6 @@ class Standardizer:
 def row_counts(unit: Tensor, units: int) -> Tensor:
     """(u,) how many rows each unit has."""
     return torch.bincount(unit, minlength=units)
-
-
-RESPONSE_PREFIX = "pair-response-v1:"
-WORD = re.compile(r"\w+")
 
 
 class HashedResponses(NamedTuple):

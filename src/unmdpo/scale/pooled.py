@@ -19,6 +19,8 @@ from unmdpo.scale.fitting import Descent, HeadScale, MapName, losses_by, margins
 from unmdpo.scale.maps import ScaleHead
 from unmdpo.scale.settings import PooledSettings, ShrunkenSettings
 
+SEED_STEP = 1009
+
 
 class PooledScale(OneHeadScale, FrozenScale):
     """WR-fit (the paper's main formulation) or AO-fit; centered or not, with any λ_q.
@@ -61,9 +63,6 @@ class PooledScale(OneHeadScale, FrozenScale):
         with torch.no_grad():
             center = maps.center_of(head(features, domain_ids), bound=s.bound) if s.centered else None
         return HeadScale(standardizer, head, self.map, center), curve
-
-
-SEED_STEP = 1009
 
 
 class CrossFittedScale(PooledScale):

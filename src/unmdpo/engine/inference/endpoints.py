@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 Q = TypeVar("Q")
 A = TypeVar("A")
 ADDRESS = r"^https?://[^@?#\s]+$"  # keys and passwords belong in the environment
+SHOWN = 300  # characters
+SHORTEST = 8  # characters of a secret: servers that want none are given any word, which may be anywhere in a message
+ODD = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)  # of reading what has another shape
 
 
 class Vllm(Strict):
@@ -34,11 +37,6 @@ class Endpoint(Strict):
     def naming(self, policy: str) -> Self:
         """The endpoint for one policy."""
         return self.model_copy(update={"model": self.model.replace("{policy}", policy)})
-
-
-SHOWN = 300  # characters
-SHORTEST = 8  # characters of a secret: servers that want none are given any word, which may be anywhere in a message
-ODD = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)  # of reading what has another shape
 
 
 @contextlib.contextmanager
