@@ -20,8 +20,8 @@ from torch.nn.functional import softplus
 from unmdpo.scale import Rows, Units, make_estimator
 from unmdpo.scale.base import FrozenScale
 from unmdpo.scale.features import count_sketch
-from unmdpo.stages.files import COMPARISONS, EMBEDDINGS, EVIDENCE, PROMPTS
-from unmdpo.stages.units import PromptIndex, strengths
+from unmdpo.stages.shared.files import COMPARISONS, EMBEDDINGS, EVIDENCE, PROMPTS
+from unmdpo.stages.shared.units import PromptIndex, strengths
 from unmdpo.store.artifact import Artifact
 
 

@@ -29,9 +29,18 @@ from unmdpo.recipe import Recipe
 from unmdpo.report.page import write_report
 from unmdpo.results.run import Run, open_run
 from unmdpo.results.verify import verify
-from unmdpo.stages.base import Stage
-from unmdpo.stages.files import COMPARISONS, EMBEDDINGS, GENERATIONS, HELD_OUT, METRICS, PROMPTS, REFERENCE, HeldOut
-from unmdpo.stages.units import PromptIndex
+from unmdpo.stages.shared.base import Stage
+from unmdpo.stages.shared.files import (
+    COMPARISONS,
+    EMBEDDINGS,
+    GENERATIONS,
+    HELD_OUT,
+    METRICS,
+    PROMPTS,
+    REFERENCE,
+    HeldOut,
+)
+from unmdpo.stages.shared.units import PromptIndex
 from unmdpo.store.store import Store
 
 POLICIES, WIDTH, UPDATES = 12, 2048, 150

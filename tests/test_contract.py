@@ -4,15 +4,19 @@ Nothing outside their rows knows their names. If this fails, some code keeps a l
 """
 
 import json
+import re
+from pathlib import Path
+from typing import ClassVar, Self
 
 import pytest
 import torch
+from pydantic import Field
 from typer.testing import CliRunner
 
 from tests.worlds.pipeline import recipe, world
 from unmdpo.cli import app
 from unmdpo.core.files import read_lines, write_lines
-from unmdpo.core.settings import Strict
+from unmdpo.core.settings import Nonnegative, Strict
 from unmdpo.data import Comparison, Message
 from unmdpo.data.sources import SOURCES
 from unmdpo.data.sources.base import Source, one_by_one, shape
@@ -24,12 +28,12 @@ from unmdpo.recipe import Recipe, schema
 from unmdpo.results.run import open_run
 from unmdpo.results.verify import verify
 from unmdpo.scale import FrozenScale
-from unmdpo.scale.settings import EstimatorSettings
+from unmdpo.scale.settings import EstimatorSettings, MarginSettings
 from unmdpo.scale.table import ESTIMATORS, Estimator
-from unmdpo.stages.base import Kind
 from unmdpo.stages.data import comparisons
-from unmdpo.stages.estimates import Cost
-from unmdpo.stages.files import COMPARISONS
+from unmdpo.stages.shared.base import Kind
+from unmdpo.stages.shared.estimates import Cost
+from unmdpo.stages.shared.files import COMPARISONS
 from unmdpo.stages.table import KINDS
 from unmdpo.store.artifact import ArtifactFile
 from unmdpo.store.store import Store
@@ -195,3 +199,21 @@ def test_mistakes_in_their_settings_are_named(registered, described):
     described["evaluation"]["judge"] = {"word": 3}
     with pytest.raises(ValueError, match="should be a valid string"):
         Recipe.model_validate(described)
+
+
+def test_the_guides_estimator_runs_and_is_checked(folder, tmp_path, monkeypatch):
+    """The example in CONTRIBUTING, which is fitted to pilots, as it is printed there."""
+    guide = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text("utf-8")
+    (block,) = [text for text in re.findall(r"```python\n(.*?)```", guide, re.S) if "class DomainScale" in text]
+    names = {
+        "torch": torch, "Tensor": torch.Tensor, "ClassVar": ClassVar, "Self": Self, "Field": Field,
+        "Nonnegative": Nonnegative, "MarginSettings": MarginSettings, "Estimator": Estimator, "_code": lambda place: None,
+    }  # fmt: skip
+    exec(block, names)
+    scale, settings = names["DomainScale"], names["DomainSettings"]
+    monkeypatch.setitem(ESTIMATORS, "domain", Estimator("domain", "q by domain", scale, settings, features=False))
+    policies = {"unm-wr": {"objective": "unm-wr", "scale": "by-domain"}}
+    small = recipe(folder, scales={"by-domain": {"estimator": "domain"}}, policies=policies, evaluation=None)
+    run = execute(open_run(small, Store(tmp_path)))
+    assert len(set(run.scale("by-domain").known()["q"].to_pylist())) == 2  # the data has two domains
+    assert run.check("by-domain") is not None

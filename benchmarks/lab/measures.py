@@ -10,12 +10,12 @@ from unmdpo.data.identity import Prompt
 from unmdpo.lab.demo import check_scale, truth_of
 from unmdpo.results.run import Run
 from unmdpo.scale.check import Check
-from unmdpo.stages.base import Kind
-from unmdpo.stages.files import POLICY_SCALE
 from unmdpo.stages.passes import PASS_STAGE
 from unmdpo.stages.pilots import PILOT_STAGE
 from unmdpo.stages.policies import POLICY_STAGE
-from unmdpo.stages.units import PromptIndex
+from unmdpo.stages.shared.base import Kind
+from unmdpo.stages.shared.files import POLICY_SCALE
+from unmdpo.stages.shared.units import PromptIndex
 from unmdpo.stats.evaluation import Estimate, rank_correlation
 
 Measure = Callable[[Run], float]

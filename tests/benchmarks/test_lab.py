@@ -38,7 +38,9 @@ def test_every_point_is_a_recipe(name, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*nothing beats:unmdpo.core.errors.UnmdpoWarning")
-@pytest.mark.parametrize("name", ["joint", pytest.param("real", marks=pytest.mark.soak), "ceiling"])
+@pytest.mark.parametrize(
+    "name", ["joint", *(pytest.param(name, marks=pytest.mark.soak) for name in ("real", "ceiling"))]
+)
 def test_an_experiment_end_to_end(name, tmp_path):
     """Scales and policies on the smallest world; then again, reusing the results."""
     chosen = replace(EXPERIMENTS[name], points=EXPERIMENTS[name].points[-1:])

@@ -209,7 +209,14 @@ def test_strength_audit_tells_what_it_skipped(write):
     assert "rows skipped: 1" in result.output
 
 
-@pytest.mark.parametrize("name", [name for name in packaged() if not name.startswith("_")])
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("hs3-1b", "hs3-8b", "smollm2-135m") else pytest.param(name, marks=pytest.mark.soak)
+        for name in packaged()
+        if not name.startswith("_")
+    ],
+)
 def test_every_packaged_recipe_can_be_planned_offline(name, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     done = CliRunner().invoke(app, ["plan", name, "--device", "h200", "--store", str(tmp_path / "store")])

@@ -44,7 +44,6 @@ def folders(tmp_path_factory):
     return alone, together
 
 
-@pytest.mark.xdist_group("ranks")
 def test_two_ranks_equal_one(folders):
     alone, together = folders
     for objective in [*ranks.OBJECTIVES, *ranks.WAYS, "offloaded, resumed"]:
@@ -61,7 +60,6 @@ def test_two_ranks_equal_one(folders):
             assert same(load_file(alone / file), load_file(together / file), atol), file
 
 
-@pytest.mark.xdist_group("ranks")
 def test_checkpoints_travel_between_one_rank_and_two(folders, tmp_path):
     """β-DPO up to the sixth update: all on one rank; one → two ranks; two → one."""
     _, together = folders

@@ -15,7 +15,7 @@ from unmdpo.recipe import load_recipe
 from unmdpo.results.run import open_run
 from unmdpo.store.store import Store
 
-pytestmark = pytest.mark.xdist_group("pipeline")  # some share its small world
+POLICIES = {"dpo": {"objective": "dpo"}, "unm-wr": {"objective": "unm-wr", "scale": "seq"}}
 LARGE, SMALL = Need(60e9, 1.0), Need(10e9, 0.5)
 
 
@@ -146,7 +146,8 @@ def test_a_whole_run_finds_its_room(folder, tmp_path, monkeypatch):
     """As on a machine with one GPU, which is told of but not there: stages wait for room, and workers are kept."""
     monkeypatch.setattr(local, "gpu_names", lambda: ["0"])
     monkeypatch.setattr(local, "gpu_memory", lambda context: [Memory(2e10, 1.5e11)])
-    run = open_run(recipe(folder, evaluation=None), Store(tmp_path / "store"))
+    small = recipe(folder, evaluation=None, scales={"seq": {"estimator": "pooled"}}, policies=POLICIES)
+    run = open_run(small, Store(tmp_path / "store"))
     assert need_of(run, run.stages["pilot[0]"], 1.5e11).memory > 0
     seen = events(run, jobs=3)
     assert {name for name, what in seen if what == "finished"} == {*run.stages}

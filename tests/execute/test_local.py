@@ -22,8 +22,6 @@ from unmdpo.execute.progress import Lines, View
 from unmdpo.results.run import open_run
 from unmdpo.store.store import Store
 
-pytestmark = pytest.mark.xdist_group("pipeline")  # they share one small world
-
 
 class Stop(Exception):
     pass

@@ -13,10 +13,8 @@ from unmdpo.execute import execute
 from unmdpo.execute.plan import gpus_needed, plan, sizes_of, speed_of
 from unmdpo.recipe import load_recipe
 from unmdpo.results.run import open_run
-from unmdpo.stages.estimates import Speed
+from unmdpo.stages.shared.estimates import Speed
 from unmdpo.store.store import Store
-
-pytestmark = pytest.mark.xdist_group("pipeline")  # they share one small world
 
 
 def test_a_plan_knows_what_is_there_and_what_the_rest_costs(done, folder, tmp_path):

@@ -45,6 +45,7 @@ def test_a_failed_stage_names_itself_and_leaves_the_others(cluster, folder, tmp_
     assert "generation[dpo,one]" in run.finished
 
 
+@pytest.mark.soak  # two ranks by torchrun, and stages by Ray, are quicker
 def test_a_stage_over_two_ranks_of_ray_train(cluster, folder, tmp_path, monkeypatch):
     """The same weights as one rank's, up to rounding. Paths are relative to where the run was started."""
     monkeypatch.chdir(folder)

@@ -12,10 +12,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 from tests.worlds.pipeline import problems, recipe
 from unmdpo.execute import execute
 from unmdpo.results.run import open_run
-from unmdpo.stages.files import EMBEDDINGS
+from unmdpo.stages.shared.files import EMBEDDINGS
 from unmdpo.store.store import Store
 
-pytestmark = [pytest.mark.xdist_group("pipeline"), pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.timeout(1800)]
 POLICIES = {
     "dpo": {"objective": "dpo"},
     "merged": {"objective": "dpo", "training": {"adapter": {"rank": 4, "merge": True}, "learning_rate": 1e-2}},

@@ -18,7 +18,7 @@ from unmdpo.execute import execute
 from unmdpo.integrations.trl import TRAINED, UNMTrainer, add_margin_and_scale, check_version
 from unmdpo.objectives import OBJECTIVES, PairLogps, beta_ln_from_lengths
 from unmdpo.results.run import open_run
-from unmdpo.stages.files import COMPARISONS
+from unmdpo.stages.shared.files import COMPARISONS
 from unmdpo.store.store import Store
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # TRL and its dependencies warn about themselves

@@ -8,8 +8,8 @@ from unmdpo.core.errors import UserError
 from unmdpo.execute import execute
 from unmdpo.recipe import Recipe, load_recipe
 from unmdpo.results.run import open_run
-from unmdpo.stages.files import EVIDENCE
 from unmdpo.stages.scales import evidence_with_beta, residuals
+from unmdpo.stages.shared.files import EVIDENCE
 from unmdpo.store.store import Store
 
 LEVELS = (0.5, 1.0, 4.0)

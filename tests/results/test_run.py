@@ -16,15 +16,13 @@ from unmdpo.core.errors import UserError
 from unmdpo.execute import execute
 from unmdpo.objectives import OBJECTIVES
 from unmdpo.results.run import open_run
-from unmdpo.stages.files import METRICS, prompt_of
+from unmdpo.stages.shared.files import METRICS, prompt_of
 from unmdpo.store.artifact import MANIFEST
 from unmdpo.store.store import Store
 
-pytestmark = pytest.mark.xdist_group("pipeline")  # they share one small world
-
 
 def test_everything_is_made_once_and_verified(done, folder):
-    assert {stage.kind.name for stage in done.stages.values()} == {
+    assert {stage.kind.name for stage in done.stages.values()} >= {
         "comparisons", "validation", "panel", "encoded", "reference", "features", "pilot", "oof", "scale", "check",
         "policy", "generation", "judgement", "summary",
     }  # fmt: skip

@@ -10,10 +10,8 @@ from unmdpo.execute import execute
 from unmdpo.report import write_report
 from unmdpo.results.run import open_run
 from unmdpo.results.tables import best_settings, remarks
-from unmdpo.stages.files import EVIDENCE, Evidence
+from unmdpo.stages.shared.files import EVIDENCE, Evidence
 from unmdpo.store.store import Store
-
-pytestmark = pytest.mark.xdist_group("pipeline")  # they share one small world
 
 BY_HAND = {"dpo": {"objective": "dpo"}, "dpo-17": {"objective": "dpo", "training": {"seed": 17}}}
 LIKING = (("a", 62.0), ("b", 70.0))

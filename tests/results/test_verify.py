@@ -10,10 +10,8 @@ from unmdpo.core.files import file_names, sha256, with_seal, write_json
 from unmdpo.execute import execute
 from unmdpo.results.run import open_run
 from unmdpo.results.verify import verify
-from unmdpo.stages.files import SUMMARY
+from unmdpo.stages.shared.files import SUMMARY
 from unmdpo.store.store import Store
-
-pytestmark = pytest.mark.xdist_group("pipeline")  # they share one small world
 
 
 def test_only_some_policies_may_be_selected(done, folder):

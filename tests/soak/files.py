@@ -21,7 +21,7 @@ from tests.worlds.faults import CHANGE, Command, contents, goes_on, same_as, sma
 from unmdpo.recipe import load_recipe
 from unmdpo.results.run import Run, open_run
 from unmdpo.results.verify import verify
-from unmdpo.stages.base import Stage
+from unmdpo.stages.shared.base import Stage
 from unmdpo.store.store import Store
 
 ONE = ("--jobs", "1")

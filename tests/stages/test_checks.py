@@ -14,8 +14,6 @@ from unmdpo.report import write_report
 from unmdpo.results.run import open_run
 from unmdpo.store.store import Store
 
-pytestmark = pytest.mark.xdist_group("pipeline")  # they share one small world
-
 
 def test_every_scale_that_pilots_made_is_checked(done, tmp_path):
     found = done.check("seq")

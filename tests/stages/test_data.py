@@ -12,8 +12,8 @@ from unmdpo.execute import execute
 from unmdpo.execute.row_counts import count_rows
 from unmdpo.recipe.loader import load_recipe
 from unmdpo.results.run import open_run
-from unmdpo.stages.files import BAD_ROWS, COMPARISONS
-from unmdpo.stages.rows import in_share
+from unmdpo.stages.shared.files import BAD_ROWS, COMPARISONS
+from unmdpo.stages.shared.rows import in_share
 from unmdpo.store.store import Store
 
 

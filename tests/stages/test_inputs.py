@@ -17,8 +17,8 @@ from unmdpo.engine.models import load_model
 from unmdpo.engine.settings import ComputeSettings, ModelSource
 from unmdpo.execute import execute
 from unmdpo.results.run import open_run
-from unmdpo.stages.base import ONEDNN, Job, Kind, Stage
-from unmdpo.stages.files import Panel
+from unmdpo.stages.shared.base import ONEDNN, Job, Kind, Stage
+from unmdpo.stages.shared.files import Panel
 from unmdpo.store.store import Store
 
 INSTRUCTIONS = ["w1 w2", "w3", "w4 w5 w6", "w7"]

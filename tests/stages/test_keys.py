@@ -12,12 +12,10 @@ from unmdpo.core.errors import UserError
 from unmdpo.execute import execute
 from unmdpo.execute.progress import View
 from unmdpo.results.run import open_run
-from unmdpo.stages import base
-from unmdpo.stages.files import POLICY_SCALE
+from unmdpo.stages.shared import base
+from unmdpo.stages.shared.files import POLICY_SCALE
 from unmdpo.store import code
 from unmdpo.store.store import Store
-
-pytestmark = pytest.mark.xdist_group("pipeline")  # they share one small world
 
 
 def keys(folder, **changes):

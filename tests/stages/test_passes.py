@@ -7,11 +7,9 @@ from tests.worlds.pipeline import problems, recipe
 from unmdpo.core.errors import UserError
 from unmdpo.execute import execute
 from unmdpo.results.run import open_run
-from unmdpo.stages.files import COMPARISONS, EVIDENCE, PASS_LOGPS, REFERENCE, Evidence
-from unmdpo.stages.units import PromptIndex
+from unmdpo.stages.shared.files import COMPARISONS, EVIDENCE, PASS_LOGPS, REFERENCE, Evidence
+from unmdpo.stages.shared.units import PromptIndex
 from unmdpo.store.store import Store
-
-pytestmark = pytest.mark.xdist_group("pipeline")
 
 TWICE = {"evidence": "two-passes", "learning_rate": 0.01}
 

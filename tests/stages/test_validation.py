@@ -14,7 +14,7 @@ from unmdpo.engine.settings import ModelSource
 from unmdpo.engine.training.loop import Patience
 from unmdpo.execute import execute
 from unmdpo.results.run import open_run
-from unmdpo.stages.files import COMPARISONS, METRICS, PAIRS, REFERENCE
+from unmdpo.stages.shared.files import COMPARISONS, METRICS, PAIRS, REFERENCE
 from unmdpo.store.store import Store
 
 POLICIES = {

@@ -14,8 +14,6 @@ from unmdpo.store.artifact import Artifact
 from unmdpo.store.garbage import discard, unreferenced
 from unmdpo.store.store import Store
 
-pytestmark = pytest.mark.xdist_group("pipeline")  # they share one small world
-
 
 def test_what_no_run_refers_to_is_found(folder, tmp_path):
     store = Store(tmp_path / "store")

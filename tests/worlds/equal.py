@@ -154,8 +154,10 @@ def main(command, path):
         file.write_text(json.dumps(made, indent=1, sort_keys=True))
         return f"{len(made)} files recorded"
     before = json.loads(file.read_text())
-    differ = sorted(name for name in before.keys() | made.keys() if before.get(name) != made.get(name))
-    return "\n".join([*differ, f"{len(differ)} of {len(before)} files differ"])
+    differ = sorted(name for name in before.keys() & made.keys() if before[name] != made[name])
+    new, gone = sorted(made.keys() - before.keys()), sorted(before.keys() - made.keys())
+    lines = [*(f"new: {name}" for name in new), *(f"gone: {name}" for name in gone), *differ]
+    return "\n".join([*lines, f"{len(differ)} of {len(before)} files differ, {len(new)} new, {len(gone)} gone"])
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import os
 
+import pytest
 import torch
 from transformers import PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -144,3 +145,18 @@ def build(
             if parameter.is_floating_point():
                 parameter.add_(0.15 * torch.randn_like(parameter))
     return model.to(dtype).eval()
+
+
+# What people bring, and one of every kind of layer. `make test` tries these, `make soak` all.
+USUAL = {
+    "bloom", "cohere2", "deepseek_v2", "deepseek_v3", "falcon", "falcon_h1", "gemma", "gemma2", "gemma3_text",
+    "gemma3n_text", "glm4", "glm4_moe", "gpt2", "gpt_neo", "gpt_neox", "gpt_oss", "gptj", "granite",
+    "granitemoehybrid", "jamba", "kimi_linear", "lfm2", "llama", "llama4_text", "mamba", "mamba2", "mistral",
+    "mixtral", "nemotron_h", "olmo2", "olmoe", "opt", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe",
+    "qwen3_next", "recurrent_gemma", "rwkv", "smollm3", "stablelm", "starcoder2", "xlstm", *VARIANTS,
+}  # fmt: skip
+
+
+def some_now(names):
+    """Parameters of a test: the usual ones, and the others for `make soak`."""
+    return [name if name in USUAL else pytest.param(name, marks=pytest.mark.soak) for name in names]

@@ -27,7 +27,7 @@ from unmdpo.engine.settings import AdapterSettings, ModelSource, ObjectiveChoice
 from unmdpo.engine.text.encode import EncodedPairs
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.trainer import Trainer
-from unmdpo.stages.training import open_scorer
+from unmdpo.stages.shared.training import open_scorer
 
 BEGIN, END = "<!-- made by tests.worlds.models_page -->", "<!-- end -->"
 PAIRS = EncodedPairs.of([pair(5, 7, 4, 1), pair(1, 1, 9, 2), pair(12, 3, 20, 3), pair(14, 30, 20, 5)])

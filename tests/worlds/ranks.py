@@ -22,7 +22,7 @@ from unmdpo.engine.settings import AdapterSettings, ComputeSettings, ModelSource
 from unmdpo.engine.training.checkpoint import checkpoints, load_checkpoint, save_checkpoint
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.trainer import Trainer
-from unmdpo.stages.training import open_scorer
+from unmdpo.stages.shared.training import open_scorer
 
 OBJECTIVES = {"unm-wr": 3, "beta-dpo": 3}  # number of updates
 WAYS = {"plain": {}, "offloaded": {"offload_optimizer": True}, "lora": {}, "experts": {}}

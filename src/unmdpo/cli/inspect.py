@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from unmdpo.engine.pairs.proof import Proof
     from unmdpo.execute.plan import Plan
-    from unmdpo.stages.estimates import Speed
+    from unmdpo.stages.shared.estimates import Speed
 
 # When a stage needs more memory than there is.
 HELP = (

@@ -22,6 +22,7 @@ OTHER_ROLES = {  # as ShareGPT, OpenAssistant, Gemini and others call them
     "human": "user", "prompter": "user", "gpt": "assistant", "bot": "assistant", "chatbot": "assistant",
     "model": "assistant", "developer": "system",
 }  # fmt: skip
+LARGEST_COUNT = 10**12
 KEYS = (("role", "content"), ("from", "value"))
 PACKED = re.compile(r"""\s*\[\s*\{\s*["'](role|content|from|value)["']\s*:""")
 
@@ -94,7 +95,7 @@ class Row:
             raise self.error(f"'{column}' is {value}, not a finite number")
         return number
 
-    def integer(self, column: str, low: int, high: int) -> int:
+    def integer(self, column: str, low: int, high: int = LARGEST_COUNT) -> int:
         return self.as_integer(column, self.value(column), low, high)
 
     def as_integer(self, column: str, value: object, low: int, high: int) -> int:

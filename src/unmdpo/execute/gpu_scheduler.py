@@ -17,9 +17,9 @@ import torch
 
 from unmdpo.core.processes import main_hidden
 from unmdpo.engine.cost import USABLE
-from unmdpo.stages.base import Stage
-from unmdpo.stages.estimates import Cost, Estimates
 from unmdpo.stages.pipeline import Pipeline
+from unmdpo.stages.shared.base import Stage
+from unmdpo.stages.shared.estimates import Cost, Estimates
 
 FULL = 1.5  # shares of a GPU's arithmetic that stages may take together
 CONTEXT = 1.5e9  # bytes that a process takes before it does anything

@@ -18,13 +18,13 @@ from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.engine.ranks import local_device
 from unmdpo.engine.shapes import pair_lengths
 from unmdpo.engine.text.encode import EncodedPair, EncodedPairs, Encoder
-from unmdpo.stages.base import Job, Notes, Stage
 from unmdpo.stages.data import COMPARISONS_STAGE, ENCODED_STAGE
-from unmdpo.stages.estimates import H200_USEFUL, HELD_OUT, Cost, Estimates, Speed, meta_model, parameters
-from unmdpo.stages.files import COMPARISONS, PAIRS
 from unmdpo.stages.passes import PASS_STAGE
 from unmdpo.stages.pilots import PILOT_STAGE
 from unmdpo.stages.pipeline import Pipeline
+from unmdpo.stages.shared.base import Job, Notes, Stage
+from unmdpo.stages.shared.estimates import H200_USEFUL, HELD_OUT, Cost, Estimates, Speed, meta_model, parameters
+from unmdpo.stages.shared.files import COMPARISONS, PAIRS
 
 ASSUMED_PAIRS = 10_000
 SAMPLED_PAIRS = 512

@@ -27,13 +27,13 @@ from unmdpo.execute.plan import Plan, Sizes, plan, too_large
 from unmdpo.execute.progress import View
 from unmdpo.execute.row_counts import count_rows
 from unmdpo.recipe import Recipe
-from unmdpo.stages.base import Files
 from unmdpo.stages.data import COMPARISONS_STAGE, PANEL_STAGE, VALIDATION_STAGE
 from unmdpo.stages.evaluation import JUDGEMENT_STAGE
 from unmdpo.stages.judge import JUDGE_STAGE, places, read_pairs
 from unmdpo.stages.pilots import PILOT_STAGE
 from unmdpo.stages.pipeline import Pipeline
 from unmdpo.stages.policies import POLICY_STAGE
+from unmdpo.stages.shared.base import Files
 from unmdpo.store.store import Store
 
 DATA = (COMPARISONS_STAGE, VALIDATION_STAGE, PANEL_STAGE)

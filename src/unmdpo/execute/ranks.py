@@ -27,8 +27,8 @@ from unmdpo.core.processes import end_with_input
 from unmdpo.engine.ranks import Ranks, alone, join, local_device, part
 from unmdpo.execute.progress import View
 from unmdpo.recipe import Recipe
-from unmdpo.stages.base import Stage
 from unmdpo.stages.pipeline import Pipeline, open_pipeline
+from unmdpo.stages.shared.base import Stage
 from unmdpo.store.store import Store
 
 POLL = 0.2  # seconds between looks at the store

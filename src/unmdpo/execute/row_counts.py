@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 from unmdpo.engine.text.encode import REMARKS
 from unmdpo.stages.data import COMPARISONS_STAGE, ENCODED_STAGE
-from unmdpo.stages.files import BAD_ROWS
 from unmdpo.stages.pipeline import Pipeline
+from unmdpo.stages.shared.files import BAD_ROWS
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from unmdpo.results.run import Run
 from unmdpo.scale.check import verdict
 from unmdpo.scale.table import ESTIMATORS
 from unmdpo.stages.evaluation import judgement_name
-from unmdpo.stages.files import METRICS, POLICY_SCALE, Evidence
 from unmdpo.stages.policies import POLICY_STAGE
 from unmdpo.stages.scales import SCALE_STAGE, residuals
+from unmdpo.stages.shared.files import METRICS, POLICY_SCALE, Evidence
 from unmdpo.stats.evaluation import Estimate, rank_correlation
 
 Truth = Callable[[Prompt], float]  # q* of a prompt, in a world that knows it

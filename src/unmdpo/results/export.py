@@ -12,8 +12,8 @@ from unmdpo.engine.adapters import is_adapter
 from unmdpo.engine.folder import CARD, CHECKSUMS
 from unmdpo.results.run import Run
 from unmdpo.results.tables import tables_of
-from unmdpo.stages.files import ADAPTER
 from unmdpo.stages.policies import POLICY_STAGE
+from unmdpo.stages.shared.files import ADAPTER
 
 USAGE = """
 ## Usage

@@ -16,10 +16,15 @@ from unmdpo.results.scale import FittedScale
 from unmdpo.results.tables import Table, judge_accuracy
 from unmdpo.scale.check import Check
 from unmdpo.stages.answers import GENERATION_STAGE
-from unmdpo.stages.base import CONVERTED
 from unmdpo.stages.data import COMPARISONS_STAGE, PANEL_STAGE
 from unmdpo.stages.evaluation import judgement_name, load_scores
-from unmdpo.stages.files import (
+from unmdpo.stages.judge import JUDGE_STAGE
+from unmdpo.stages.pilots import OOF_STAGE
+from unmdpo.stages.pipeline import Pipeline, built
+from unmdpo.stages.policies import POLICY_STAGE
+from unmdpo.stages.scales import CHECK_STAGE, SCALE_STAGE
+from unmdpo.stages.shared.base import CONVERTED
+from unmdpo.stages.shared.files import (
     CHECK,
     COMPARISONS,
     EVIDENCE,
@@ -31,11 +36,6 @@ from unmdpo.stages.files import (
     Evidence,
     Panel,
 )
-from unmdpo.stages.judge import JUDGE_STAGE
-from unmdpo.stages.pilots import OOF_STAGE
-from unmdpo.stages.pipeline import Pipeline, built
-from unmdpo.stages.policies import POLICY_STAGE
-from unmdpo.stages.scales import CHECK_STAGE, SCALE_STAGE
 from unmdpo.stages.summary import SUMMARY_STAGE, compare_runs
 from unmdpo.stats.evaluation import Outcome, Resamples
 from unmdpo.store.store import Store

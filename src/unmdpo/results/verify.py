@@ -9,8 +9,8 @@ import numpy as np
 
 from unmdpo.core.errors import UserError
 from unmdpo.stages.evaluation import JUDGEMENT_STAGE
-from unmdpo.stages.files import GENERATIONS, SCORES, SUMMARY
 from unmdpo.stages.pipeline import Pipeline
+from unmdpo.stages.shared.files import GENERATIONS, SCORES, SUMMARY
 from unmdpo.stages.summary import SUMMARY_STAGE, summary_of
 
 

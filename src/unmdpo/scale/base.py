@@ -1,7 +1,7 @@
 """The conventions all estimators follow.
 
 Settings go to the constructor, `fit` returns the estimator itself, and names of fitted attributes end in `_`. An
-estimator's settings, traits and defaults are in its row of `unmdpo.scale.settings`.
+estimator's settings, traits and defaults are in its row of `unmdpo.scale.table`.
 """
 
 import json

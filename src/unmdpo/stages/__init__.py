@@ -1,5 +1,4 @@
 """What a run is made of: one file for each stage, with its settings, inputs, work and cost.
 
-`base` says what a stage is, `table` lists all kinds, `files` lists the files they write, and `pipeline` is a recipe's
-stages in a store.
+`table` lists all kinds of stages, `pipeline` is a recipe's stages in a store, and `shared/` has what stages share.
 """

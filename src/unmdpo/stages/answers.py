@@ -22,12 +22,12 @@ from unmdpo.engine.settings import ModelSource
 from unmdpo.engine.sharding import open_to_read
 from unmdpo.engine.text.encode import Encoder
 from unmdpo.objectives.table import INITIAL
-from unmdpo.stages.base import Files, Graph, Job, Kind, Notes, PinnedModel, Stage
 from unmdpo.stages.convert import converted_model
 from unmdpo.stages.data import panel
-from unmdpo.stages.estimates import Cost, Estimates
-from unmdpo.stages.files import GENERATIONS, MODEL, PANEL, Panel
 from unmdpo.stages.policies import policy
+from unmdpo.stages.shared.base import Files, Graph, Job, Kind, Notes, PinnedModel, Stage
+from unmdpo.stages.shared.estimates import Cost, Estimates
+from unmdpo.stages.shared.files import GENERATIONS, MODEL, PANEL, Panel
 from unmdpo.store.artifact import Line
 from unmdpo.store.journal import Journal
 

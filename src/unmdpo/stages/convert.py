@@ -10,8 +10,8 @@ import torch
 from unmdpo.core.settings import Strict
 from unmdpo.engine.models import load_model, load_tokenizer
 from unmdpo.engine.settings import ModelSource
-from unmdpo.stages.base import CONVERTED, Graph, Job, Kind, Notes, PinnedModel, Stage
-from unmdpo.stages.files import MODEL
+from unmdpo.stages.shared.base import CONVERTED, Graph, Job, Kind, Notes, PinnedModel, Stage
+from unmdpo.stages.shared.files import MODEL
 
 
 class ConvertedSettings(Strict):

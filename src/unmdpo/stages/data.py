@@ -16,10 +16,10 @@ from unmdpo.engine.settings import ModelSource
 from unmdpo.engine.tally import Tally
 from unmdpo.engine.text.encode import EncodedPairs, Encoder
 from unmdpo.recipe.settings import MixedRows, ValidationRecipe
-from unmdpo.stages.base import Files, Graph, Job, Kind, Notes, PinnedModel, Stage
 from unmdpo.stages.convert import converted_model
-from unmdpo.stages.files import COMPARISONS, PAIRS, PANEL, VALIDATION, Panel
-from unmdpo.stages.rows import NO_QUANTILES, LoadedRows, Quantiles
+from unmdpo.stages.shared.base import Files, Graph, Job, Kind, Notes, PinnedModel, Stage
+from unmdpo.stages.shared.files import COMPARISONS, PAIRS, PANEL, VALIDATION, Panel
+from unmdpo.stages.shared.rows import NO_QUANTILES, LoadedRows, Quantiles
 from unmdpo.store.artifact import ArtifactFile
 
 MANY = 0.05  # share of the comparisons that may be left out without a word

@@ -13,11 +13,11 @@ from unmdpo.engine.inference.reward_model import RewardModel
 from unmdpo.engine.inference.text_judge import TextJudge
 from unmdpo.engine.ranks import Ranks
 from unmdpo.stages.answers import generation
-from unmdpo.stages.base import Files, Graph, Job, Kind, Notes, PinnedModel, Stage
 from unmdpo.stages.data import panel
-from unmdpo.stages.estimates import Cost, Estimates
-from unmdpo.stages.files import GENERATIONS, MODEL, PANEL, SCORES, Panel
 from unmdpo.stages.judge import JUDGE_STAGE, trained_judge
+from unmdpo.stages.shared.base import Files, Graph, Job, Kind, Notes, PinnedModel, Stage
+from unmdpo.stages.shared.estimates import Cost, Estimates
+from unmdpo.stages.shared.files import GENERATIONS, MODEL, PANEL, SCORES, Panel
 from unmdpo.stats.evaluation import Judged
 from unmdpo.store.artifact import Artifact, Line
 from unmdpo.store.journal import Journal

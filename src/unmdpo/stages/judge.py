@@ -24,10 +24,10 @@ from unmdpo.engine.settings import ModelSource
 from unmdpo.engine.tally import Report
 from unmdpo.engine.text.encode import Encoder
 from unmdpo.engine.training.reward import RewardPairs, RewardSettings, Rows, open_with_new_head, train_reward
-from unmdpo.stages.base import Files, Graph, Job, Kind, Notes, PinnedModel, Stage
 from unmdpo.stages.convert import converted_model
-from unmdpo.stages.estimates import Cost, Estimates
-from unmdpo.stages.files import MODEL
+from unmdpo.stages.shared.base import Files, Graph, Job, Kind, Notes, PinnedModel, Stage
+from unmdpo.stages.shared.estimates import Cost, Estimates
+from unmdpo.stages.shared.files import MODEL
 from unmdpo.stats.calibration import Calibration, calibration
 
 MEASURED = "judge.json"  # beside the model

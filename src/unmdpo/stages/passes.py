@@ -19,14 +19,14 @@ from unmdpo.engine.text.encode import EncodedPairs
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.schedule import epoch_order
 from unmdpo.recipe.seeds import with_seed
-from unmdpo.stages.base import Graph, Job, Kind, Notes, PinnedModel, Stage
 from unmdpo.stages.convert import converted_model
 from unmdpo.stages.data import comparisons, encoded
-from unmdpo.stages.estimates import Cost, Estimates
-from unmdpo.stages.files import COMPARISONS, PAIRS, PASS_LOGPS, REFERENCE, PassLogps
 from unmdpo.stages.reference import pilot_model, reference
-from unmdpo.stages.training import train_in, with_beta
-from unmdpo.stages.units import PromptIndex, strengths
+from unmdpo.stages.shared.base import Graph, Job, Kind, Notes, PinnedModel, Stage
+from unmdpo.stages.shared.estimates import Cost, Estimates
+from unmdpo.stages.shared.files import COMPARISONS, PAIRS, PASS_LOGPS, REFERENCE, PassLogps
+from unmdpo.stages.shared.training import train_in, with_beta
+from unmdpo.stages.shared.units import PromptIndex, strengths
 from unmdpo.stats.growth import enlarge, latest
 
 

@@ -19,15 +19,15 @@ from unmdpo.engine.text.encode import EncodedPairs
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.objectives import PairLogps, beta_ln_from_lengths
 from unmdpo.recipe.seeds import with_seed
-from unmdpo.stages.base import Graph, Job, Kind, Notes, PinnedModel, Stage
 from unmdpo.stages.convert import converted_model
 from unmdpo.stages.data import comparisons, encoded
-from unmdpo.stages.estimates import Cost, Estimates
-from unmdpo.stages.files import COMPARISONS, EVIDENCE, HELD_OUT, PAIRS, PASS_LOGPS, REFERENCE, Evidence, HeldOut
 from unmdpo.stages.passes import PASS_STAGE, latest_evidence, passes
 from unmdpo.stages.reference import pilot_model, reference
-from unmdpo.stages.training import check_finite_logps, train_in, with_beta
-from unmdpo.stages.units import PromptIndex, strengths
+from unmdpo.stages.shared.base import Graph, Job, Kind, Notes, PinnedModel, Stage
+from unmdpo.stages.shared.estimates import Cost, Estimates
+from unmdpo.stages.shared.files import COMPARISONS, EVIDENCE, HELD_OUT, PAIRS, PASS_LOGPS, REFERENCE, Evidence, HeldOut
+from unmdpo.stages.shared.training import check_finite_logps, train_in, with_beta
+from unmdpo.stages.shared.units import PromptIndex, strengths
 
 FEWEST_UPDATES = 2  # of a pass, before which nothing is known
 

@@ -15,8 +15,8 @@ from unmdpo.core.files import write_json, write_text
 from unmdpo.core.settings import Strict
 from unmdpo.engine.ranks import device_name
 from unmdpo.recipe import Recipe
-from unmdpo.stages.base import Graph, Job, Kind, Notes, Stage
 from unmdpo.stages.scales import SCALE_STAGE
+from unmdpo.stages.shared.base import Graph, Job, Kind, Notes, Stage
 from unmdpo.stages.table import KINDS
 from unmdpo.store.artifact import Artifact
 from unmdpo.store.fingerprints import Fingerprints

@@ -24,7 +24,6 @@ from unmdpo.engine.training.trainer import Trainer
 from unmdpo.recipe.recipe import as_yaml
 from unmdpo.scale import PolicyTimeScale, Rows, make_estimator
 from unmdpo.scale.table import ESTIMATORS
-from unmdpo.stages.base import VALIDATED, Graph, Job, Kind, Notes, PinnedModel, Stage
 from unmdpo.stages.convert import converted_model
 from unmdpo.stages.data import (
     COMPARISONS_STAGE,
@@ -35,13 +34,14 @@ from unmdpo.stages.data import (
     save_validation,
     validation,
 )
-from unmdpo.stages.estimates import Cost, Estimates
-from unmdpo.stages.files import ADAPTER, COMPARISONS, ESTIMATOR, METRICS, MODEL, PAIRS, POLICY_SCALE, REFERENCE
 from unmdpo.stages.reference import features, reference
-from unmdpo.stages.rows import LoadedRows
 from unmdpo.stages.scales import EstimatorChoice, estimator_choice, scale, scale_of_rows, units_of
-from unmdpo.stages.training import TrainedModel, train_in, with_beta
-from unmdpo.stages.units import strengths
+from unmdpo.stages.shared.base import VALIDATED, Graph, Job, Kind, Notes, PinnedModel, Stage
+from unmdpo.stages.shared.estimates import Cost, Estimates
+from unmdpo.stages.shared.files import ADAPTER, COMPARISONS, ESTIMATOR, METRICS, MODEL, PAIRS, POLICY_SCALE, REFERENCE
+from unmdpo.stages.shared.rows import LoadedRows
+from unmdpo.stages.shared.training import TrainedModel, train_in, with_beta
+from unmdpo.stages.shared.units import strengths
 
 PREFIX = "validation "  # of the inputs that validation needs, before the names of those of training
 TWINS = ("comparisons", "encoded", "reference", "features")

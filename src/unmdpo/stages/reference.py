@@ -16,13 +16,13 @@ from unmdpo.engine.settings import AdapterSettings, ModelSource
 from unmdpo.engine.sharding import open_to_read
 from unmdpo.engine.tally import Tally
 from unmdpo.engine.text.encode import Encoder
-from unmdpo.stages.base import VALIDATED, Graph, Job, Kind, Notes, PinnedModel, Stage
 from unmdpo.stages.convert import converted_model
 from unmdpo.stages.data import comparisons, encoded
-from unmdpo.stages.estimates import Cost, Estimates
-from unmdpo.stages.files import COMPARISONS, EMBEDDED, EMBEDDINGS, PAIRS, PROMPTS, REFERENCE, Embedded
-from unmdpo.stages.training import check_finite_logps, compiled, open_scorer, prove_in
-from unmdpo.stages.units import PromptIndex
+from unmdpo.stages.shared.base import VALIDATED, Graph, Job, Kind, Notes, PinnedModel, Stage
+from unmdpo.stages.shared.estimates import Cost, Estimates
+from unmdpo.stages.shared.files import COMPARISONS, EMBEDDED, EMBEDDINGS, PAIRS, PROMPTS, REFERENCE, Embedded
+from unmdpo.stages.shared.training import check_finite_logps, compiled, open_scorer, prove_in
+from unmdpo.stages.shared.units import PromptIndex
 
 EMBEDDED_PARTS = "places-"
 PART = 16  # batches of embeddings per file

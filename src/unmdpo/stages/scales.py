@@ -16,14 +16,14 @@ from unmdpo.data.panels import read_scales
 from unmdpo.scale import FrozenScale, Rows, Units, make_estimator
 from unmdpo.scale.check import OwnGain, check, verdict
 from unmdpo.scale.features import DIMENSION, count_sketch, pair_features, wide_features
-from unmdpo.scale.settings import EstimatorSettings, GivenSettings
+from unmdpo.scale.settings import EstimatorSettings, GivenSettings, MarginSettings
 from unmdpo.scale.table import ESTIMATORS
-from unmdpo.stages.base import Files, Graph, Job, Kind, Notes, Stage
 from unmdpo.stages.data import comparisons
-from unmdpo.stages.files import CHECK, COMPARISONS, EMBEDDINGS, ESTIMATOR, PROMPTS, SCALES, Evidence, ScaleTable
 from unmdpo.stages.pilots import OOF_STAGE, evidence_in, out_of_fold
 from unmdpo.stages.reference import features
-from unmdpo.stages.units import UnitNames, pair_hash, strengths, vote_counts
+from unmdpo.stages.shared.base import Files, Graph, Job, Kind, Notes, Stage
+from unmdpo.stages.shared.files import CHECK, COMPARISONS, EMBEDDINGS, ESTIMATOR, PROMPTS, SCALES, Evidence, ScaleTable
+from unmdpo.stages.shared.units import UnitNames, pair_hash, strengths, vote_counts
 from unmdpo.store.artifact import Artifact
 
 
@@ -213,8 +213,9 @@ def checks(graph: Graph) -> None:
     """Adds a check of every scale that is fitted to pilots in this run."""
     for name, spec in graph.recipe.scales.items():
         estimator = ESTIMATORS[spec.estimator]
+        of_margins = issubclass(estimator.settings, MarginSettings)  # others have no residuals to be checked on
         of_prompts = spec.unit == "prompt"  # pairs of one prompt are alike, so they cannot be permuted
-        if estimator.pilots and not estimator.joint and of_prompts and name not in graph.borrowed:
+        if estimator.pilots and of_margins and not estimator.joint and of_prompts and name not in graph.borrowed:
             _check(graph, name)
 
 

@@ -9,10 +9,10 @@ import numpy as np
 from unmdpo.core.settings import Strict
 from unmdpo.objectives.table import INITIAL
 from unmdpo.recipe.seeds import TrainingRun, pair_by_seed
-from unmdpo.stages.base import Graph, Job, Kind, Notes, Stage
 from unmdpo.stages.data import PANEL_STAGE, comparisons, panel
 from unmdpo.stages.evaluation import judgement, judgement_name, load_scores
-from unmdpo.stages.files import COMPARISONS, PANEL, SUMMARY, Panel
+from unmdpo.stages.shared.base import Graph, Job, Kind, Notes, Stage
+from unmdpo.stages.shared.files import COMPARISONS, PANEL, SUMMARY, Panel
 from unmdpo.stats.evaluation import (
     TIE,
     Estimate,

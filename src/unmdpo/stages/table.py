@@ -19,7 +19,7 @@ from unmdpo.stages import (
     scales,
     summary,
 )
-from unmdpo.stages.base import Kind
+from unmdpo.stages.shared.base import Kind
 
 KINDS: dict[str, Kind[Any]] = {
     kind.name: kind

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.worlds.families import NAMES, VARIANTS, WINDOW, build
+from tests.worlds.families import NAMES, VARIANTS, WINDOW, build, some_now
 from tests.worlds.models import one_by_one, pair
 from unmdpo.core.errors import UserError
 from unmdpo.engine.pairs.proof import prove
@@ -34,7 +34,7 @@ def proven(scorer):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the models' own code
-@pytest.mark.parametrize("name", [name for name in NAMES if name != DYNAMIC])
+@pytest.mark.parametrize("name", some_now(name for name in NAMES if name != DYNAMIC))
 def test_log_probabilities_and_gradients_are_the_models_own(name):
     model = build(name)
     scorer = PairScorer(model)
@@ -58,7 +58,7 @@ def test_log_probabilities_and_gradients_are_the_models_own(name):
             assert (gradients[key] - plain[key]).norm() <= 2e-4 * size, (layout, key)
 
 
-@pytest.mark.parametrize("name", [name for name in PACKED if name not in ("gemma2",)])
+@pytest.mark.parametrize("name", some_now(name for name in PACKED if name not in ("gemma2",)))
 def test_the_fast_path_works_with_fused_attention_too(name):
     model = build(name)
     if not model._supports_sdpa:

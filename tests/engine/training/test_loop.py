@@ -41,8 +41,10 @@ def lines(folder, name="metrics.jsonl"):
     return [json.loads(line) for line in (folder / name).read_text().splitlines()]
 
 
-@pytest.mark.parametrize(("objective", "scale"), [("gamma-po", None), ("unm-ao", JointScale)])
-@pytest.mark.parametrize("settings", [EVERY_UPDATE, replace(EVERY_UPDATE, checkpoint_updates=2)])
+@pytest.mark.parametrize(
+    ("objective", "scale", "settings"),
+    [("gamma-po", None, replace(EVERY_UPDATE, checkpoint_updates=2)), ("unm-ao", JointScale, EVERY_UPDATE)],
+)
 def test_killed_after_any_update_the_end_is_the_same(tmp_path, objective, scale, settings):
     whole = trainer(objective, scale)
     train(whole, tmp_path / "whole", settings)

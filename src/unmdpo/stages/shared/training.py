@@ -34,8 +34,8 @@ from unmdpo.engine.training.metrics import Progress, sinks_of
 from unmdpo.engine.training.trainer import Trainer
 from unmdpo.objectives import beta_ln_from_lengths
 from unmdpo.scale import PolicyTimeScale
-from unmdpo.stages.base import Job, Notes, PinnedModel
-from unmdpo.stages.files import PAIRS
+from unmdpo.stages.shared.base import Job, Notes, PinnedModel
+from unmdpo.stages.shared.files import PAIRS
 from unmdpo.store.fingerprints import by_content
 from unmdpo.store.store import versions
 

@@ -19,8 +19,8 @@ from unmdpo.data.load import Reading, load
 from unmdpo.data.panels import split_prompts
 from unmdpo.data.table import ComparisonTable
 from unmdpo.recipe.settings import MixedRows, RowsRecipe, ValidationRecipe
-from unmdpo.stages.base import Job, Notes
-from unmdpo.stages.files import BAD_ROWS
+from unmdpo.stages.shared.base import Job, Notes
+from unmdpo.stages.shared.files import BAD_ROWS
 
 SPOOLS = "spool-*.arrow"
 Quantiles = Mapping[str, tuple[float, ...]]  # by part, where margins were cut

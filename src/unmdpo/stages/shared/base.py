@@ -17,8 +17,8 @@ from unmdpo.core.settings import Strict
 from unmdpo.engine.models import read_template
 from unmdpo.engine.settings import ComputeSettings, LoggingSettings, ModelSource
 from unmdpo.recipe import Recipe
-from unmdpo.stages.estimates import Cost, Estimates
-from unmdpo.stages.files import MODEL
+from unmdpo.stages.shared.estimates import Cost, Estimates
+from unmdpo.stages.shared.files import MODEL
 from unmdpo.store.artifact import Artifact, ArtifactFile
 from unmdpo.store.code import code_digest
 from unmdpo.store.fingerprints import Fingerprints, by_content
@@ -53,7 +53,9 @@ class Kind(Generic[S]):
     uses_model: bool = False  # runs a model, so it should get a GPU
     ranked: Ranked = "never"  # whether several ranks can share the work
     cost: Callable[[Estimates, "Stage[S]"], Cost] | None = None  # None: negligible
-    wanted: Callable[["Graph"], None] | None = None  # adds the stages that a recipe asks for directly
+    wanted: Callable[["Graph"], None] | None = (
+        None  # adds its stages to a run, if no other stage asks for them as inputs
+    )
 
     @property
     def code(self) -> str:
