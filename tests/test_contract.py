@@ -207,7 +207,8 @@ def test_the_guides_estimator_runs_and_is_checked(folder, tmp_path, monkeypatch)
     (block,) = [text for text in re.findall(r"```python\n(.*?)```", guide, re.S) if "class DomainScale" in text]
     names = {
         "torch": torch, "Tensor": torch.Tensor, "ClassVar": ClassVar, "Self": Self, "Field": Field,
-        "Nonnegative": Nonnegative, "MarginSettings": MarginSettings, "Estimator": Estimator, "_code": lambda place: None,
+        "Nonnegative": Nonnegative, "MarginSettings": MarginSettings, "Estimator": Estimator,
+        "_code": lambda place: None,
     }  # fmt: skip
     exec(block, names)
     scale, settings = names["DomainScale"], names["DomainSettings"]

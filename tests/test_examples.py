@@ -37,6 +37,7 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.soak  # the other notebook does as much
 def test_ten_minutes(capsys):
     changes = {"PROMPTS, OVERRIDES = 1500, []": f"PROMPTS, OVERRIDES = 100, {FEW}", "jobs=2": "jobs=1"}
     known = run(cells("ten-minutes.ipynb"), changes)

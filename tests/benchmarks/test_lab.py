@@ -57,6 +57,7 @@ def test_an_experiment_end_to_end(name, tmp_path):
         assert path.read_text("utf-8").startswith("<svg")
 
 
+@pytest.mark.soak
 def test_runs_side_by_side_give_the_same_numbers(tmp_path):
     measures = {"chart": {"comparisons": lambda run: len(run.comparisons())}}
     chosen = replace(EXPERIMENTS["ceiling"], points=EXPERIMENTS["ceiling"].points[1:3], until="comparisons")

@@ -44,7 +44,7 @@ def undisturbed(path):
 
 @pytest.mark.parametrize(
     "number",
-    [signal.SIGKILL, signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.soak)],
+    [signal.SIGKILL, *(pytest.param(number, marks=pytest.mark.soak) for number in (signal.SIGTERM, signal.SIGINT))],
     ids=lambda n: n.name,
 )
 def test_a_run_that_is_disturbed_ends_with_the_same_bytes(path, undisturbed, tmp_path, number):

@@ -36,6 +36,7 @@ def reward_model(folder, base):
     return str(folder)
 
 
+@pytest.mark.soak  # tests/engine/test_ranks.py compares two ranks with one, test_orphans.py starts ranks in a run
 def test_two_ranks_do_everything(folder, tmp_path):
     judge = {"path": reward_model(tmp_path / "judge", folder / "model")}
     evaluation = {"baseline": "dpo", "panels": {"one": {"size": 5, "seed": 1}}, "judge": judge, "max_new_tokens": 6}
