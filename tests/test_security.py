@@ -75,7 +75,7 @@ def test_yaml_makes_no_objects(tmp_path, monkeypatch):
 def test_a_models_own_code_runs_only_when_the_recipe_says_so(folder, tmp_path):
     model = tmp_path / "model"
     model.mkdir()
-    config = {"model_type": "own", "auto_map": {"AutoConfig": "own.Own"}, "architectures": ["Own"]}
+    config = {"model_type": "own", "auto_map": {"AutoConfig": "own.PromptOffsets"}, "architectures": ["PromptOffsets"]}
     (model / "config.json").write_text(json.dumps(config))
     (model / "own.py").write_text(f"import pathlib\npathlib.Path({str(tmp_path / 'owned')!r}).touch()\n")
     with pytest.raises(UserError, match=r"set model\.trust_remote_code=true"):

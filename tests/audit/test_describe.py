@@ -1,9 +1,9 @@
-"""A first describe: every count against rows made for it."""
+"""A first look: every count against rows made for it."""
 
 import pytest
 
 from tests.worlds.shapes import battle, said, user
-from unmdpo.audit.describe import Spread, _is_cut_off, _script, describe, percent, shares
+from unmdpo.audit.describe import Spread, describe, is_cut_off, percent, script_of, shares
 from unmdpo.data.load import DataRef, Reading
 
 LONG = "This answer goes on and on about the very many things that could be said about the matter at hand and"
@@ -90,7 +90,7 @@ def test_votes_and_both_bad(write):
     ],
 )
 def test_answers_that_end_within_a_sentence(answer, cut):
-    assert _is_cut_off(answer) is cut
+    assert is_cut_off(answer) is cut
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_answers_that_end_within_a_sentence(answer, cut):
     ],
 )
 def test_scripts(text, script):
-    assert _script(text) == script
+    assert script_of(text) == script
 
 
 def test_shares_in_words():

@@ -8,7 +8,7 @@ from sklearn.linear_model import Ridge
 
 from unmdpo.scale import RidgeScale, Rows, Units
 from unmdpo.scale.check import check, verdict
-from unmdpo.scale.evidence_size import PENALTIES, SMALLEST, _regressed, foreseen_sizes, sizes, split
+from unmdpo.scale.evidence_size import PENALTIES, SMALLEST, foreseen_sizes, regress, sizes, split
 
 
 def world(seed, size_spread, noise_spread, prompts=800):
@@ -39,7 +39,7 @@ def test_the_regression_is_scikit_learn_s(penalty, monkeypatch):
     mean, deviation = x.double().mean(0), x.double().std(0, correction=0)
     theirs = Ridge(alpha=penalty).fit((x - mean) / deviation, y)
     expected = theirs.predict((new - mean) / deviation) - float(y.mean())
-    assert _regressed(x, y, new).tolist() == pytest.approx(expected.tolist(), abs=1e-4)
+    assert regress(x, y, new).tolist() == pytest.approx(expected.tolist(), abs=1e-4)
 
 
 def test_sizes_are_foreseen_on_units_that_were_not_seen():

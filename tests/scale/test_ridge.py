@@ -11,7 +11,7 @@ from unmdpo.scale.auto import CANDIDATES
 from unmdpo.scale.check import rank_correlation
 from unmdpo.scale.features import narrow_features, wide_features
 from unmdpo.scale.fitting import losses_by
-from unmdpo.scale.prompt_offsets import _offsets, own_offsets
+from unmdpo.scale.prompt_offsets import best_offsets, fit_offsets
 from unmdpo.scale.ridge import PATH, principal_axes
 from unmdpo.scale.settings import RidgeSettings
 
@@ -36,7 +36,7 @@ def test_newton_finds_scipy_s_minimum(alpha):
     units, rows = world(1, 0.8, prompts=200)
     x = units.features.double()
     scale = RidgeScale()
-    theta = scale._descend(x, rows, torch.zeros(4, dtype=torch.float64), alpha)
+    theta = scale.descend(x, rows, torch.zeros(4, dtype=torch.float64), alpha)
     value = objective(x.numpy(), rows, 0.01, alpha)
     found = minimize(value, np.zeros(4), method="BFGS", options={"gtol": 1e-10})
     assert value(theta.numpy()) == pytest.approx(found.fun, abs=1e-6)
@@ -79,7 +79,7 @@ def test_axes_do_not_depend_on_chance():
 def test_offsets_are_the_most_likely_ones():
     _, rows = world(5, 1.0, prompts=12, pairs=6)
     raw, spread = 0.1 * torch.randn(12, dtype=torch.float64, generator=torch.Generator().manual_seed(1)), 0.3
-    ours = _offsets(raw, losses_by(RidgeSettings())(rows), spread, maps.BOUND)
+    ours = best_offsets(raw, losses_by(RidgeSettings())(rows), spread, maps.BOUND)
     plain = objective(np.eye(12), rows, 0.0, 0.0)
 
     def value(offset):
@@ -97,11 +97,11 @@ def test_own_comparisons_count_where_there_are_many():
     uniform = torch.rand(unit.shape, generator=rng).clamp(1e-6, 1 - 1e-6)
     evidence = 0.4 + torch.exp(0.8 * truth)[unit] * torch.log(uniform / (1 - uniform))
     rows, losses = Rows(unit, evidence, torch.ones(len(unit))), losses_by(RidgeSettings())
-    own = own_offsets(torch.zeros(200, dtype=torch.float64), rows, losses, maps.BOUND)
+    own = fit_offsets(torch.zeros(200, dtype=torch.float64), rows, losses, maps.BOUND)
     assert own.spread > 0
     assert rank_correlation(own.offset, truth) > 0.6
     first = rows.select(rows.place_in_unit() == 0)
-    once = own_offsets(torch.zeros(200, dtype=torch.float64), first, losses, maps.BOUND)
+    once = fit_offsets(torch.zeros(200, dtype=torch.float64), first, losses, maps.BOUND)
     assert (once.spread, float(once.offset.abs().max())) == (0.0, 0.0)
 
 

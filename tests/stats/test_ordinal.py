@@ -86,7 +86,7 @@ def test_gradient_is_right():
     data = _Votes(rng.integers(0, 6, 40), np.repeat(np.arange(10), 4), np.arange(10) // 2, 6, 5)
     model = OrdinalModel()
     x = rng.normal(0, 0.5, 5 + 10 + 5)
-    error = check_grad(lambda x: model._loss(x, data)[0], lambda x: model._loss(x, data)[1], x)
+    error = check_grad(lambda x: model.loss_and_gradient(x, data)[0], lambda x: model.loss_and_gradient(x, data)[1], x)
     assert error < 1e-4
 
 

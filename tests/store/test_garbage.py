@@ -65,7 +65,7 @@ def test_work_is_freed_once_nobody_goes_on_with_it(folder, tmp_path):
         state.mkdir(parents=True)
         (state / "half").write_bytes(b"x" * 100)
     assert unreferenced(store) == {f"work/{strange}": 100, f"work/{finished}": 100}
-    with store._lock(strange):
+    with store.lock(strange):
         assert discard(store, [*unreferenced(store)]) == [f"work/{finished}"]  # the other is being worked on
     assert discard(store, [*unreferenced(store)]) == [f"work/{strange}"]
     assert [path.name for path in (store.root / "work").iterdir()] == [begun]

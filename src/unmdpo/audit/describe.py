@@ -204,7 +204,7 @@ class _Counter:
         self.asked.add(_normal(row.prompt))
         self.lengths.append((sum(len(turn.content) for turn in row.prompt), len(row.chosen), len(row.rejected)))
         seen.domains[row.domain] += 1
-        seen.languages[row.language or _script(last)] += 1
+        seen.languages[row.language or script_of(last)] += 1
         seen.turns[sum(turn.role == "user" for turn in row.prompt)] += 1
         seen.system_messages += row.prompt[0].role == "system"
         seen.voted += len(row.votes) > 1
@@ -215,7 +215,7 @@ class _Counter:
         for answer in (row.chosen, row.rejected):
             seen.answers += 1
             seen.empty_answers += not answer.strip()
-            seen.cut_off += _is_cut_off(answer)
+            seen.cut_off += is_cut_off(answer)
         edges = self.edges[row.prompt_hash]
         if row.strength:
             seen.strengths[row.strength] += 1
@@ -277,11 +277,11 @@ def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _is_cut_off(answer: str) -> bool:
+def is_cut_off(answer: str) -> bool:
     return len(answer) >= LONG and ENDED.search(answer[-8:]) is None
 
 
-def _script(text: str) -> str:
+def script_of(text: str) -> str:
     """The script of most letters; languages that share one look the same."""
     start = text[:LOOKED_AT]
     if start.isascii():

@@ -245,14 +245,14 @@ def _texts(seen: "Description") -> list[tuple[str, str]]:
 def _doubts(seen: "Description") -> list[tuple[str, str]]:
     from unmdpo.audit.describe import percent
 
-    doubts = {
-        "repeated": seen.repeated,
-        "conflicting labels": seen.contradicted,
-        "identical responses": seen.same_answer,
-        "empty answers": seen.empty_answers,
-        "prompts with a chat template's own marks": seen.markup,
-    }
-    found = [f"{count:,} {what}" for what, count in doubts.items() if count]
+    doubts = (
+        (seen.repeated, "repeated pair", "repeated pairs"),
+        (seen.contradicted, "pair with conflicting labels", "pairs with conflicting labels"),
+        (seen.same_answer, "pair with identical responses", "pairs with identical responses"),
+        (seen.empty_answers, "empty answer", "empty answers"),
+        (seen.markup, "prompt with a chat template's own marks", "prompts with a chat template's own marks"),
+    )
+    found = [f"{count:,} {one if count == 1 else several}" for count, one, several in doubts if count]
     if seen.cut_off:
         found.append(f"{percent(seen.cut_off / seen.answers)} of the answers may be cut off")
     lines = [("doubts", " · ".join(found) or "none")]

@@ -24,7 +24,7 @@ class RowCounts:
 def count_rows(run: Pipeline) -> RowCounts | None:
     """From the manifests of what is finished; None before anything was read."""
     comparisons, encoded = (run.finished.get(kind.name) for kind in (COMPARISONS_STAGE, ENCODED_STAGE))
-    if comparisons is None or "read" not in comparisons.manifest["notes"]:
+    if comparisons is None:
         return None
     notes = comparisons.manifest["notes"]
     bad = f"bad ({comparisons.path / BAD_ROWS.name})" if notes["bad"] else "bad"

@@ -19,7 +19,7 @@ from unmdpo.scale.diagnostics import diagnose
 from unmdpo.scale.features import DIMENSION, FACTS, narrow_features
 from unmdpo.scale.fitting import losses_by, margins
 from unmdpo.scale.maps import Center
-from unmdpo.scale.prompt_offsets import own_offsets
+from unmdpo.scale.prompt_offsets import fit_offsets
 from unmdpo.scale.ridge import RidgeScale
 from unmdpo.scale.settings import AutoSettings, LinearSettings
 
@@ -47,7 +47,7 @@ class AutoScale(FrozenScale):
         self.base_ = None if best is None else self._ridge().fit(self._view(self.chosen_, units), rows)
         raw, valid = self._raw(units), rows.valid_rows
         bound = self.settings.bound
-        own = own_offsets(raw, valid, losses_by(self.settings), bound)
+        own = fit_offsets(raw, valid, losses_by(self.settings), bound)
         center = maps.center_of(raw + own.offset, bound=bound)
         self.q_, self.spread_ = maps.centered(raw + own.offset, center).exp().float(), own.spread
         self.center_ = maps.center_of(raw, bound=bound)

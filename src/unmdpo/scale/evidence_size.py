@@ -35,11 +35,11 @@ def foreseen_sizes(units: Units, rows: Rows, folds: Tensor) -> Tensor:
     for fold in range(int(folds.max()) + 1):
         inside = folds == fold
         if inside.any() and not inside.all():
-            found[inside] = _regressed(columns[~inside], known[~inside], columns[inside])
+            found[inside] = regress(columns[~inside], known[~inside], columns[inside])
     return found
 
 
-def _regressed(features: Tensor, values: Tensor, new: Tensor) -> Tensor:
+def regress(features: Tensor, values: Tensor, new: Tensor) -> Tensor:
     """(m,) predictions for `new` (m, d), with the penalty of the least generalized cross-validation error."""
     standardize = Standardizer.fit(features)
     x, mean = standardize(features).double(), values.mean()

@@ -22,7 +22,7 @@ SPREADS = (0.05, 0.1, 0.2, 0.4, 0.8)  # σ
 STEPS, EXCHANGES = 60, 199
 
 
-class Own(NamedTuple):
+class PromptOffsets(NamedTuple):
     """The chosen σ, and every unit's offset; σ = 0 if there are none."""
 
     spread: float
@@ -31,12 +31,12 @@ class Own(NamedTuple):
     chance: float = 1.0  # how often other units' offsets gain as much
 
 
-def own_offsets(raw: Tensor, rows: Rows, losses_of: LossesOf, bound: float) -> Own:
+def fit_offsets(raw: Tensor, rows: Rows, losses_of: LossesOf, bound: float) -> PromptOffsets:
     """Offsets to the raw scales (u,) of units, from their valid rows; zeros unless offsets from one half of a unit's
     rows help on the other, and what they say beyond the size of its evidence more than that of other units does."""
     place, several = rows.place_in_unit(), torch.bincount(rows.unit, minlength=len(raw)) > 1
     if not several.any():
-        return Own(0.0, torch.zeros_like(raw))
+        return PromptOffsets(0.0, torch.zeros_like(raw))
     halves = [rows.select(place % 2 == side) for side in (0, 1)]
     judged = [losses_of(rows.select((place % 2 == side) & several[rows.unit])) for side in (1, 0)]
     without = [losses(maps.centered_here(raw, bound)) for losses in judged]
@@ -48,7 +48,7 @@ def own_offsets(raw: Tensor, rows: Rows, losses_of: LossesOf, bound: float) -> O
             for before, losses, offset in zip(without, judged, offsets, strict=True)
         )
 
-    offsets = {spread: [_offsets(raw, losses_of(half), spread, bound) for half in halves] for spread in SPREADS}
+    offsets = {spread: [best_offsets(raw, losses_of(half), spread, bound) for half in halves] for spread in SPREADS}
     best = max(SPREADS, key=lambda spread: gain(offsets[spread]))
     found, everyone = gain(offsets[best]), torch.zeros(len(raw))
     parts = [
@@ -56,8 +56,10 @@ def own_offsets(raw: Tensor, rows: Rows, losses_of: LossesOf, bound: float) -> O
     ]
     chance = _chance(gain, parts, several)
     if found <= max(0.0, gain([follows for follows, _ in parts])) or chance > ALPHA / len(SPREADS):
-        return Own(0.0, torch.zeros_like(raw))
-    return Own(best, _offsets(raw, losses_of(rows), best, bound), found / int(several[rows.unit].sum()), chance)
+        return PromptOffsets(0.0, torch.zeros_like(raw))
+    return PromptOffsets(
+        best, best_offsets(raw, losses_of(rows), best, bound), found / int(several[rows.unit].sum()), chance
+    )
 
 
 def _chance(
@@ -74,7 +76,7 @@ def _chance(
     return (1 + as_large) / (1 + EXCHANGES)
 
 
-def _offsets(raw: Tensor, losses: Losses, spread: float, bound: float) -> Tensor:
+def best_offsets(raw: Tensor, losses: Losses, spread: float, bound: float) -> Tensor:
     """(u,) the most likely offsets. Centering is part of the problem: otherwise all would rise together, since any
     larger q loses less where residuals are negative."""
     offset = torch.zeros_like(raw, requires_grad=True)

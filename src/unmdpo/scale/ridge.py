@@ -47,7 +47,7 @@ class RidgeScale(FrozenScale):
         self.shrinkage_ = self._chosen(x, units, valid)
         self.theta_ = torch.zeros(x.shape[1], dtype=torch.float64)
         if self.shrinkage_ < float("inf"):
-            self.theta_ = self._descend(x, valid, self.theta_, self.shrinkage_)
+            self.theta_ = self.descend(x, valid, self.theta_, self.shrinkage_)
         self.center_ = maps.center_of(x @ self.theta_, bound=self.settings.bound)
         self.q_ = self.predict(units)
         margin = margins(rows, self.settings.tau, self.settings.levels)
@@ -77,13 +77,13 @@ class RidgeScale(FrozenScale):
             losses, theta = losses_by(self.settings)(unseen), torch.zeros(x.shape[1], dtype=torch.float64)
             totals[0] += losses(torch.zeros(len(units), dtype=torch.float64)).sum()
             for place, alpha in enumerate(PATH, start=1):
-                theta = self._descend(x, seen, theta, alpha, members=~inside)
+                theta = self.descend(x, seen, theta, alpha, members=~inside)
                 raw = x @ theta
                 log_q = maps.centered(raw, maps.center_of(raw[inside], bound=self.settings.bound))
                 totals[place] += losses(log_q).sum()
         return (float("inf"), *PATH)[int(totals.argmin())]
 
-    def _descend(self, x: Tensor, rows: Rows, theta: Tensor, alpha: float, members: Tensor | None = None) -> Tensor:
+    def descend(self, x: Tensor, rows: Rows, theta: Tensor, alpha: float, members: Tensor | None = None) -> Tensor:
         """Damped Newton steps from `theta`; `members` (u,) are the units that the center is over, default all."""
         members = torch.ones(len(x), dtype=torch.bool) if members is None else members
         s, losses = self.settings, losses_by(self.settings)(rows.reindexed(members))

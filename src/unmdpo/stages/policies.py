@@ -39,7 +39,6 @@ from unmdpo.stages.scales import EstimatorChoice, estimator_choice, scale, scale
 from unmdpo.stages.shared.base import VALIDATED, Graph, Job, Kind, Notes, PinnedModel, Stage
 from unmdpo.stages.shared.estimates import Cost, Estimates
 from unmdpo.stages.shared.files import ADAPTER, COMPARISONS, ESTIMATOR, METRICS, MODEL, PAIRS, POLICY_SCALE, REFERENCE
-from unmdpo.stages.shared.rows import LoadedRows
 from unmdpo.stages.shared.training import TrainedModel, train_in, with_beta
 from unmdpo.stages.shared.units import strengths
 
@@ -69,10 +68,7 @@ def _on_validation(graph: Graph, stage: Stage[Any]) -> Stage[Any]:
 def read_preferences(job: Job[ValidationSettings]) -> Notes:
     """The validation rows without ties. Panels only take prompts from them; here their strengths count, so margins
     are cut where the training data's were."""
-    trained = job.inputs[COMPARISONS_STAGE.name].manifest["notes"].get("quantiles")
-    if trained is None:  # read by a version that did not note it
-        with LoadedRows.of(job, job.settings.parts) as loaded:
-            trained = loaded.notes["quantiles"]
+    trained = job.inputs[COMPARISONS_STAGE.name].manifest["notes"]["quantiles"]
     quantiles = {part: tuple(values) for part, values in trained.items()}
     notes = save_validation(job, COMPARISONS, ties=False, quantiles=quantiles)
     own = {part for part, values in notes["quantiles"].items() if list(values) != list(trained.get(part, ()))}

@@ -95,7 +95,7 @@ class OrdinalModel:
         bounds: list[Bound] = [(None, None), *[STEP_BOUND] * (len(levels) - 2)]
         bounds += [(None, None)] * data.pairs + [SCALE_BOUND] * data.prompts
         result = minimize(
-            self._loss, start, args=(data,), jac=True, method="L-BFGS-B", bounds=bounds,
+            self.loss_and_gradient, start, args=(data,), jac=True, method="L-BFGS-B", bounds=bounds,
             options={"maxiter": self.max_iterations, "maxfun": 4 * self.max_iterations,
                      "maxcor": 30, "ftol": 0.0, "gtol": GRADIENT},
         )  # fmt: skip
@@ -115,11 +115,11 @@ class OrdinalModel:
         """Whether the gradient is flat wherever the bounds leave room to move."""
         low = np.array([-np.inf if a is None else a for a, _ in bounds])
         high = np.array([np.inf if b is None else b for _, b in bounds])
-        gradient = self._loss(x, data)[1]
+        gradient = self.loss_and_gradient(x, data)[1]
         moved = np.clip(x - gradient, low, high) - x
         return bool(np.abs(moved).max() < 100 * GRADIENT)
 
-    def _loss(self, x: Floats, data: "_Votes") -> tuple[float, Floats]:
+    def loss_and_gradient(self, x: Floats, data: "_Votes") -> tuple[float, Floats]:
         """Negative penalized log-likelihood and its gradient in the free parameters."""
         cutpoints, gaps, log_scales = data.unpack(x)
         edges = np.concatenate([[-np.inf], cutpoints, [np.inf]])

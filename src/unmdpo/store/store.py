@@ -58,7 +58,7 @@ class Store:
         """Removes an artifact, finished or not; of `work/KEY`, only the work on it. Waits for whoever works on it,
         this many seconds or as long as it takes."""
         kind, _, key = place.rpartition("/")
-        with self._lock(key).acquire(patience):
+        with self.lock(key).acquire(patience):
             if kind == WORK:
                 shutil.rmtree(self.root / WORK / key, ignore_errors=True)
                 return
@@ -72,7 +72,7 @@ class Store:
         for place in places:
             key = place.rpartition("/")[2]
             if key in begun and self.find(place) is not None:
-                with contextlib.suppress(Timeout), self._lock(key).acquire(0):  # whoever works there tidies up, too
+                with contextlib.suppress(Timeout), self.lock(key).acquire(0):  # whoever works there tidies up, too
                     shutil.rmtree(self.root / WORK / key, ignore_errors=True)
 
     def make(self, place: str, describe: Mapping[str, Any], work: Callable[[Path], Mapping[str, Any]]) -> Artifact:
@@ -81,7 +81,7 @@ class Store:
         If several processes want it, one does the work and the others wait.
         """
         _, _, key = place.rpartition("/")
-        with self._lock(key):
+        with self.lock(key):
             existing = self.find(place)
             folder, target = self.work_folder(place), self.root / "artifacts" / place
             if existing is not None:
@@ -125,9 +125,9 @@ class Store:
 
     def records(self) -> FileLock:
         """Held while a run's record is written, and while what no record names is removed."""
-        return self._lock(".records")
+        return self.lock(".records")
 
-    def _lock(self, key: str) -> FileLock:
+    def lock(self, key: str) -> FileLock:
         self.prepare()
         return FileLock(self.root / "locks" / key)
 

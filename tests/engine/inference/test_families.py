@@ -48,8 +48,8 @@ def test_answers_and_embeddings_do_not_depend_on_the_batch(name, encoder):
     answers = {g.prompt: g for batch in generator.generate(PROMPTS) for g in batch}
     assert sorted(answers) == list(range(len(PROMPTS)))
     for place, row in enumerate(generator.rows):
-        expected = encoder.tokenizer.decode(alone(model, row, generator._ends), skip_special_tokens=True)
-        assert answers[place].text == expected, (name, place, generator._can_decode)
+        expected = encoder.tokenizer.decode(alone(model, row, generator.ends), skip_special_tokens=True)
+        assert answers[place].text == expected, (name, place, generator.can_decode)
     if body(model) is model:
         return
     found = embeddings_of(Embedder(model), encoder, PROMPTS)
@@ -75,4 +75,4 @@ def test_the_usual_families_are_decoded_fast():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in fast:
-            assert Generator(build(name, attention=None), Encoder(word_tokenizer()))._can_decode, name
+            assert Generator(build(name, attention=None), Encoder(word_tokenizer())).can_decode, name

@@ -166,7 +166,7 @@ def test_a_judge_with_its_own_code_and_another_template(reward_folder, tmp_path)
     shutil.copytree(reward_folder, tmp_path / "own")
     (tmp_path / "own" / "own.py").write_text(
         "from transformers import LlamaConfig, LlamaForSequenceClassification\n\n\n"
-        "class Own(LlamaForSequenceClassification):\n"
+        "class PromptOffsets(LlamaForSequenceClassification):\n"
         "    config_class = LlamaConfig\n\n"
         "    def forward(self, *inputs, **more):\n"
         "        made = super().forward(*inputs, **more)\n"
@@ -174,7 +174,7 @@ def test_a_judge_with_its_own_code_and_another_template(reward_folder, tmp_path)
         "        return made\n"
     )
     config = json.loads((tmp_path / "own" / "config.json").read_text())
-    config["auto_map"] = {"AutoModelForSequenceClassification": "own.Own"}
+    config["auto_map"] = {"AutoModelForSequenceClassification": "own.PromptOffsets"}
     (tmp_path / "own" / "config.json").write_text(json.dumps(config))
     source = ModelSource(path=str(tmp_path / "own"), trust_remote_code=True)
     asked, responses = prompts(2), ["w1 w2", "w3"]

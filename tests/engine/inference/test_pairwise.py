@@ -60,19 +60,19 @@ def test_the_question_holds_all_texts_as_they_are():
 
 def test_spellings_of_a_label_count_together():
     judge = PairwiseJudge(HERE)
-    found = judge._alternatives(said("A", **{"A": 0.3, " A": 0.1, "B": 0.2, "Both": 0.4}), ASKED)
+    found = judge.label_probabilities(said("A", **{"A": 0.3, " A": 0.1, "B": 0.2, "Both": 0.4}), ASKED)
     assert found == pytest.approx({"A": 0.4, "B": 0.2})
-    assert judge._alternatives(said("B", B=0.9), ASKED) == pytest.approx({"A": 0, "B": 0.9})
+    assert judge.label_probabilities(said("B", B=0.9), ASKED) == pytest.approx({"A": 0, "B": 0.9})
 
 
 def test_answers_without_labels_or_probabilities_are_errors():
     judge = PairwiseJudge(HERE)
     with pytest.raises(UserError, match="neither A nor B"):
-        judge._alternatives(said("<think>", **{"<think>": 0.98, "A": 0.01}), ASKED)
+        judge.label_probabilities(said("<think>", **{"<think>": 0.98, "A": 0.01}), ASKED)
     with pytest.raises(UserError, match="unexpected response"):
-        judge._alternatives("<html>", ASKED)
+        judge.label_probabilities("<html>", ASKED)
     with pytest.raises(UserError, match="no log-probabilities"):
-        judge._alternatives(said("A"), ASKED)
+        judge.label_probabilities(said("A"), ASKED)
 
 
 def test_an_endpoint_that_is_not_there_is_named():

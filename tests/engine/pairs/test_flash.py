@@ -44,8 +44,8 @@ def slow_kernels():
             by_k[others] = torch.einsum("hqk,qhd->khd", by_score, q[own])
         return by_q, *(part.unflatten(1, (shape[1], groups)).sum(2) for part in (by_k, by_v))
 
-    flash._flash.register_kernel("cpu")(forward)
-    flash._flash_backward.register_kernel("cpu")(backward)
+    flash.flash.register_kernel("cpu")(forward)
+    flash.flash_backward.register_kernel("cpu")(backward)
 
 
 def scorer_of(name):

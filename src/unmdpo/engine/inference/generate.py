@@ -51,8 +51,8 @@ class Generator:
         model.train(False)
         self.settings, self.ranks = settings or GenerationSettings(), Ranks.current()
         self.budget = self.ranks.share(self.settings.token_budget or default_budget(model))
-        self._ends = self._end_tokens()
-        self._can_decode = self.ranks.world == 1 and can_decode(model)
+        self.ends = self._end_tokens()
+        self.can_decode = self.ranks.world == 1 and can_decode(model)
 
     def batches(self, prompts: Sequence[Prompt]) -> list[list[int]]:
         """Groups prompts of similar length, longest first, each batch within the budget."""
@@ -104,9 +104,9 @@ class Generator:
     def _batch(self, members: list[int]) -> list[Generation]:
         tokens, mask = padded([self.rows[i] for i in members], self._pad, "left")
         with without_cudnn_attention():
-            if self._can_decode:
+            if self.can_decode:
                 limit = self._limit(tokens)
-                written = decode(self.model, tokens, mask, limit, self._ends, self._pad)
+                written = decode(self.model, tokens, mask, limit, self.ends, self._pad)
             else:
                 written = self._generate_with_transformers(tokens, mask)
         return [self._generation(place, row) for place, row in zip(members, written.tolist(), strict=True)]
@@ -114,10 +114,7 @@ class Generator:
     def _generate_with_transformers(self, tokens: Tensor, mask: Tensor) -> Tensor:
         """(n, at most max_new_tokens), for models whose cache is of another kind: sliding windows, states."""
         settings = GenerationConfig(  # type: ignore[no-untyped-call]
-            max_new_tokens=self._limit(tokens),
-            do_sample=False,
-            pad_token_id=self._pad,
-            eos_token_id=sorted(self._ends),
+            max_new_tokens=self._limit(tokens), do_sample=False, pad_token_id=self._pad, eos_token_id=sorted(self.ends)
         )
         tokens, mask = tokens.to(self.model.device), mask.to(self.model.device)
         with _plain_generation(self.model):
@@ -133,7 +130,7 @@ class Generator:
         return min(self.settings.max_new_tokens, room)
 
     def _generation(self, place: int, row: list[int]) -> Generation:
-        end = next((i for i, token in enumerate(row) if token in self._ends), None)
+        end = next((i for i, token in enumerate(row) if token in self.ends), None)
         text = self.encoder.tokenizer.decode(row[:end], skip_special_tokens=True)
         assert isinstance(text, str)
         return Generation(place, text, len(row) if end is None else end + 1, finished=end is not None)

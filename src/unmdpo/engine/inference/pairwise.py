@@ -75,11 +75,11 @@ class PairwiseJudge:
                 logprobs=True,
                 top_logprobs=ALTERNATIVES,
             )
-            probability = self._alternatives(completion, asked)
+            probability = self.label_probabilities(completion, asked)
         preferred = probability[FIRST] / (probability[FIRST] + probability[SECOND])
         return preferred if ahead else 1.0 - preferred
 
-    def _alternatives(self, completion: Any, asked: Question) -> dict[str, float]:
+    def label_probabilities(self, completion: Any, asked: Question) -> dict[str, float]:
         """Label → its probability, summed over spellings such as "A" and " A"."""
         choice = only_choice(completion, self.settings)
         content = choice.logprobs and choice.logprobs.content

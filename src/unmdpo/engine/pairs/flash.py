@@ -66,12 +66,12 @@ def over_sequences(
     window = -1 if sequences.window is None else sequences.window
     keys, values = repeated(keys, sequences), repeated(values, sequences)
     made: Tensor
-    made, _ = _flash(queries.contiguous(), keys, values, sequences.queries, sequences.keys, float(scale), window)
+    made, _ = flash(queries.contiguous(), keys, values, sequences.queries, sequences.keys, float(scale), window)
     return made
 
 
 @torch.library.custom_op("unmdpo::flash", mutates_args=(), device_types="cuda")
-def _flash(
+def flash(
     q: Tensor, k: Tensor, v: Tensor, queries: Tensor, keys: Tensor, scale: float, window: int
 ) -> tuple[Tensor, Tensor]:
     """Output, and the log-sum-exp that the backward pass needs. A `window` of −1 sees everything."""
@@ -81,13 +81,13 @@ def _flash(
     return made[0], made[1]
 
 
-@_flash.register_fake
+@flash.register_fake
 def _(q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return torch.empty_like(q), q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
 
 
 @torch.library.custom_op("unmdpo::flash_backward", mutates_args=(), device_types="cuda")
-def _flash_backward(
+def flash_backward(
     gradient: Tensor,
     q: Tensor,
     k: Tensor,
@@ -106,7 +106,7 @@ def _flash_backward(
     return by_q, by_k, by_v
 
 
-@_flash_backward.register_fake
+@flash_backward.register_fake
 def _(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
 
@@ -117,11 +117,11 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 
 def _differentiate(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
-    by = _flash_backward(gradient.contiguous(), *ctx.saved_tensors, ctx.scale, ctx.window)
+    by = flash_backward(gradient.contiguous(), *ctx.saved_tensors, ctx.scale, ctx.window)
     return *by, None, None, None, None
 
 
-_flash.register_autograd(_differentiate, setup_context=_keep)
+flash.register_autograd(_differentiate, setup_context=_keep)
 
 
 def _reach(window: int) -> dict[str, Any]:
