@@ -60,7 +60,11 @@ def train(data, out, model, *options):
     return CliRunner().invoke(app, ["judge", "train", str(data), str(out), *given, *options])
 
 
-@pytest.mark.parametrize("options", [[], ["--lora", "8", "--learning-rate", "0.01"]], ids=["all weights", "lora"])
+@pytest.mark.parametrize(
+    "options",
+    [["--lora", "8", "--learning-rate", "0.01"], pytest.param([], marks=pytest.mark.soak)],
+    ids=["lora", "all weights"],
+)
 def test_a_judge_learns_what_is_better_and_judges_in_a_recipe(folder, tmp_path, options):
     out = tmp_path / "judge"
     done = train(write_pairs(tmp_path / "pairs.jsonl"), out, folder / "model", *options)

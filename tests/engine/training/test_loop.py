@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import time
 from dataclasses import replace
 
@@ -88,14 +89,22 @@ HARM = {
 FILES = ["model/whole.safetensors", "optimizer/whole.safetensors", "objective.safetensors", "checkpoint.json"]
 
 
+@pytest.fixture(scope="module")
+def whole_and_killed(tmp_path_factory):
+    """A finished training, its folder, and that of one that was killed after four updates."""
+    whole, folder = trainer("gamma-po"), tmp_path_factory.mktemp("trained")
+    train(whole, folder / "whole", EVERY_UPDATE)
+    with pytest.raises(Killed):
+        train(trainer("gamma-po"), folder / "killed", EVERY_UPDATE, sinks=[KillAfter(4)])
+    return whole, folder / "whole", folder / "killed"
+
+
 @pytest.mark.parametrize("file", [*FILES, "metrics.jsonl"])
 @pytest.mark.parametrize("harm", HARM.values(), ids=HARM)
-def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_taken(tmp_path, harm, file):
-    whole, resumed = trainer("gamma-po"), trainer("gamma-po")
-    train(whole, tmp_path / "whole", EVERY_UPDATE)
-    folder = tmp_path / "killed"
-    with pytest.raises(Killed):
-        train(trainer("gamma-po"), folder, EVERY_UPDATE, sinks=[KillAfter(4)])
+def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_taken(whole_and_killed, tmp_path, harm, file):
+    whole, finished, killed = whole_and_killed
+    resumed, folder = trainer("gamma-po"), tmp_path / "killed"
+    shutil.copytree(killed, folder)
     newest = checkpoints(folder / "checkpoints")[-1]
     harm(newest / file)
     (folder / "metrics.jsonl").write_text("not even a line")  # what a crash left there is not read
@@ -105,7 +114,7 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_taken(tmp_path,
     else:
         train(resumed, folder, EVERY_UPDATE)  # it is no checkpoint anymore
     assert same(weights(resumed), weights(whole))
-    assert (folder / "metrics.jsonl").read_bytes() == (tmp_path / "whole" / "metrics.jsonl").read_bytes()
+    assert (folder / "metrics.jsonl").read_bytes() == (finished / "metrics.jsonl").read_bytes()
 
 
 def test_all_checkpoints_damaged_means_from_the_beginning(tmp_path):
