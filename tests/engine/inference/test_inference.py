@@ -18,7 +18,7 @@ from tests.worlds.models import TINY, tiny, word_tokenizer
 from unmdpo.core.errors import UserError
 from unmdpo.data.identity import Message
 from unmdpo.engine.inference.embed import Embedder, embed_prompts, embeddings_of
-from unmdpo.engine.inference.function_judge import check_function, checked, open_function
+from unmdpo.engine.inference.function_judge import check_function, checked, function_files, open_function
 from unmdpo.engine.inference.generate import GenerationSettings, Generator
 from unmdpo.engine.inference.judges import FunctionSettings
 from unmdpo.engine.inference.reward_model import RewardModel
@@ -225,3 +225,16 @@ def test_judges_that_misbehave_are_stopped():
         checked(lambda p, r: [1.0], prompts(2), ["a", "b"])
     with pytest.raises(UserError, match=r"scores of prompts \[1\] are not finite"):
         checked(lambda p, r: [1.0, float("inf")], prompts(2), ["a", "b"])
+
+
+def test_a_judge_package_that_exits_when_it_is_imported_ends_only_itself(tmp_path, monkeypatch):
+    (tmp_path / "leaver").mkdir()
+    (tmp_path / "leaver" / "__init__.py").write_text("import sys\nsys.exit(0)\n")
+    (tmp_path / "leaver" / "judge.py").write_text(
+        "def score(prompts, responses):\n    return [0.0 for _ in responses]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    settings = FunctionSettings(function="leaver.judge:score")
+    assert function_files(settings) == [str(tmp_path / "leaver" / "judge.py")]  # found without importing anything
+    with pytest.raises(UserError, match=r"judge function 'leaver\.judge:score': SystemExit: 0"):
+        check_function(settings)
