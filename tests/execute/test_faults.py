@@ -304,7 +304,6 @@ def goes_well(path, store, *options):
     assert command.wait() == 0, command.said
 
 
-@pytest.mark.soak  # a killed run leaves one too
 def test_a_half_written_folder_is_not_taken_for_finished(path, undisturbed, tmp_path):
     store = Store(tmp_path / "store")
     stages = open_run(load_recipe(str(path)), store).stages
@@ -333,7 +332,6 @@ def test_what_lies_about_in_work_is_no_part_of_a_result(path, undisturbed, tmp_p
     assert path.exists()  # and nothing was removed behind a link
 
 
-@pytest.mark.soak
 def test_files_have_the_users_umask(path, tmp_path):
     def child():
         os.umask(0o027)

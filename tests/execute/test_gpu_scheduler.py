@@ -135,7 +135,7 @@ def test_a_stage_out_of_memory_is_tried_again(folder, tmp_path, jobs):
     assert Path(tmp_path / "tried").read_text() == "1"
 
 
-@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("jobs", [1, 2])
 def test_a_stage_that_never_fits_fails_with_the_way_out(folder, tmp_path, jobs):
     run = hungry(folder, tmp_path, times=99)
     with pytest.raises(OutOfMemory if jobs == 1 else Exception, match=r"reference: out of GPU memory.*token_budget"):
