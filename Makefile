@@ -25,7 +25,7 @@ browser:
 
 # The fault matrix in full: some twenty minutes. `make test` has a short version.
 soak: $(READY)
-	UNMDPO_FUZZ=100 $(BIN)/pytest tests/fuzz --timeout 3600
+	UNMDPO_FUZZ=40 $(BIN)/pytest tests/fuzz --timeout 3600
 	$(BIN)/pytest -m soak -n 0 --timeout 3600
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -u -m tests.soak
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -u -m tests.soak.files

@@ -18,6 +18,7 @@ from unmdpo.store.store import Store
 pytestmark = [pytest.mark.timeout(1800)]
 POLICIES = {
     "dpo": {"objective": "dpo"},
+    "lora": {"objective": "dpo", "training": {"adapter": {"rank": 4}, "learning_rate": 1e-2}},
     "merged": {"objective": "dpo", "training": {"adapter": {"rank": 4, "merge": True}, "learning_rate": 1e-2}},
     "unm": {"objective": "unm-wr", "scale": "seq"},
 }
@@ -72,11 +73,11 @@ def compare_weights(one, two):
         ours, theirs = (load_file(run.policy(policy) / "model.safetensors") for run in (two, one))
         assert ours.keys() == theirs.keys()  # the tied head is written once
         assert all(torch.allclose(ours[key], theirs[key], atol=1e-4) for key in ours)
-    places = [run.artifact("policy[merged]").path / "adapter" for run in (two, one)]
-    adapters = [load_file(place / "adapter_model.safetensors") for place in places]
+    adapters = [load_file(run.policy("lora") / "adapter_model.safetensors") for run in (two, one)]
     assert all(torch.allclose(adapters[0][key], adapters[1][key], atol=1e-4) for key in adapters[1])
     assert one.artifact("policy[merged]").manifest["notes"]["merge_rounding"] < 1e-3
-    alone, merged = (AutoModelForCausalLM.from_pretrained(place) for place in (places[1], one.policy("merged")))
+    alone, merged = (AutoModelForCausalLM.from_pretrained(one.policy(name)) for name in ("lora", "merged"))
     ids = torch.arange(3, 20)[None]
     with torch.no_grad():
         assert torch.allclose(alone(ids).logits, merged(ids).logits, atol=1e-3)
+    assert (one.artifact("policy[merged]").path / "adapter" / "adapter_config.json").is_file()

@@ -28,7 +28,7 @@ from unmdpo.store.store import Store
 BLOW_UP = 2**30  # bytes of growth
 
 TIMES = int(os.environ.get("UNMDPO_FUZZ", "1"))
-CASES = 40 * TIMES  # per reader and kind of input
+CASES = 100 * TIMES  # per reader and kind of input
 
 scalars = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12) | st.just("1e400")

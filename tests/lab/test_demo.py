@@ -94,6 +94,7 @@ def test_the_demo_runs_shows_and_redoes_nothing(tmp_path):
     alone = CliRunner().invoke(app, [*arguments, "policies={dpo: {objective: dpo}}", "scales={}"])
     assert alone.exit_code == 0, alone.output
     recipe = str(tmp_path / "with space: x" / "demo.yaml")
+    assert CliRunner().invoke(app, arguments).exit_code == 0  # the recipe as it was
     store = ["--store", str(tmp_path / "with space: x" / "store")]
     assert CliRunner().invoke(app, ["verify", recipe, *store]).exit_code == 0
 

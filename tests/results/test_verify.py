@@ -74,3 +74,4 @@ def test_a_file_that_is_gone_is_one_finding_among_others(done, tmp_path, file):
     lost.unlink()
     problems = [finding for finding in verify(open_run(done.recipe, Store(tmp_path / "store"))) if finding.problem]
     assert any(lost.name in finding.problem for finding in problems if finding.what == "files")
+    assert any(finding.stage == "summary" for finding in problems)

@@ -43,8 +43,10 @@ def verify(run: Pipeline) -> Iterator[Finding]:
             current = run.find(needed)
             same = current is not None and current.intact and current.digest == seen
             yield Finding(name, f"input {role}", "" if same else f"not the '{role}' it was made from")
-    if SUMMARY_STAGE.name in finished and whole:  # damaged files are named above
+    if SUMMARY_STAGE.name in finished and whole:
         yield from _recomputed(run)
+    elif SUMMARY_STAGE.name in finished:
+        yield Finding(SUMMARY_STAGE.name, "recomputed", "not recomputed, because of the damaged files above")
 
 
 def _recomputed(run: Pipeline) -> Iterator[Finding]:

@@ -138,7 +138,3 @@ class ArtifactFile(Generic[T]):
     def load(self, artifact: Artifact) -> T:
         """Reads the file after verifying its checksum."""
         return self.read(artifact.file(self.name))
-
-    def peek(self, artifact: Artifact) -> T:
-        """Reads the file without verifying it, even if damaged; for `verify`."""
-        return self.read(artifact.path / self.name)

@@ -44,7 +44,12 @@ def lines(folder, name="metrics.jsonl"):
 
 @pytest.mark.parametrize(
     ("objective", "scale", "settings"),
-    [("gamma-po", None, replace(EVERY_UPDATE, checkpoint_updates=2)), ("unm-ao", JointScale, EVERY_UPDATE)],
+    [
+        ("gamma-po", None, replace(EVERY_UPDATE, checkpoint_updates=2)),
+        ("unm-ao", JointScale, EVERY_UPDATE),
+        pytest.param("gamma-po", None, EVERY_UPDATE, marks=pytest.mark.soak),
+        pytest.param("unm-ao", JointScale, replace(EVERY_UPDATE, checkpoint_updates=2), marks=pytest.mark.soak),
+    ],
 )
 def test_killed_after_any_update_the_end_is_the_same(tmp_path, objective, scale, settings):
     whole = trainer(objective, scale)
