@@ -104,7 +104,8 @@ def _layout(proof: "Proof | None") -> str:
         return "how the model is scored will be proven when the run starts"
     why = f" ({proof.passed_over['packed']})" if "packed" in proof.passed_over else ""
     how = "packed, with FlashAttention" if proof.layout == "flash" else proof.layout
-    return f"the model is scored {how}{why}; largest difference to its own: {proof.difference:.2g} nats"
+    own = "" if proof.own_error is None else f"; the model's own rounding: {proof.own_error:.2g}"
+    return f"the model is scored {how}{why}; largest error of a response: {proof.error:.2g} nats{own}"
 
 
 def _plan_table(planned: "Plan", speed: "Speed") -> "Table":

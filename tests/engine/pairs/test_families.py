@@ -80,7 +80,7 @@ def test_one_sequence_at_a_time_when_nothing_else_agrees():
     with pytest.warns(Warning, match=r"LlamaForCausalLM is not packed .* each sequence goes through the model alone"):
         proof = prove(scorer, ENCODED)
     assert proof.layout == "single"
-    assert set(proof.passed_over) == {"packed", "padded"}
+    assert set(proof.passed_over) == {"packed", "padded", "masked"}
     model.forward = own
     assert torch.allclose(scorer(scorer.prepare(PAIRS, 64)), one_by_one(model, PAIRS), atol=1e-4)
 

@@ -12,8 +12,10 @@ from unmdpo.engine.pairs.padding import PaddedBatch, SingleBatch, alike
 from unmdpo.engine.text.encode import NO_LIMIT, EncodedPair, longest
 
 ROUND = 128  # tokens; matrix products are fast at multiples of it
-# From fast to plain. Flash is packed too, for FlashAttention.
-Layout = Literal["flash", "packed", "padded", "single"]
+PADDED_TO = 64  # tokens; so are they in rows of such lengths
+# From fast to plain. Flash is packed too, for FlashAttention. Padding on the right needs no mask where attention is
+# causal: no token sees what comes after it.
+Layout = Literal["flash", "packed", "padded", "masked", "single"]
 
 
 class Groups(NamedTuple):
@@ -79,8 +81,8 @@ class Packing:
         whole = max(len(pair.prompt) + max(len(pair.chosen), len(pair.rejected)) for pair in pairs)
         if self.layout == "single" or whole > self.limit:
             return SingleBatch.of(pairs)
-        if self.layout == "padded":
-            return PaddedBatch.of(pairs)
+        if not self.packs:
+            return PaddedBatch.of(pairs, multiple=PADDED_TO if self.fixed else 1, masked=self.layout == "masked")
         spans = sum(rounded_up(pair.tokens, self.align) for pair in pairs)
         length = self._length(spans, budget)
         return PackedBatch.of(pairs, length, align=self.align, sequences=self.layout == "flash")
@@ -94,8 +96,8 @@ class Packing:
         return (used + alone) / (laid_out + alone) if laid_out + alone else 1.0
 
     def _laid_out(self, lengths: NDArray[np.int32], budget: int) -> int:
-        if self.layout == "padded":
-            return 2 * len(lengths) * int(longest(lengths).max())
+        if not self.packs:
+            return 2 * len(lengths) * rounded_up(int(longest(lengths).max()), PADDED_TO if self.fixed else 1)
         return self._length(int(self._spans(lengths).sum()), budget)
 
     def _spans(self, lengths: NDArray[np.int32]) -> NDArray[np.int64]:

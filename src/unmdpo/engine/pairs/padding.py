@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmdpo.engine.pairs.packing import PairBatch, same_responses
+from unmdpo.engine.pairs.packing import PairBatch, rounded_up, same_responses
 from unmdpo.engine.text.encode import EncodedPair
 
 
@@ -31,10 +31,13 @@ def alike(lengths: Sequence[int], budget: int) -> list[list[int]]:
 
 
 def padded(
-    rows: Sequence[Sequence[int] | NDArray[np.int32]], pad_token: int, side: Literal["left", "right"]
+    rows: Sequence[Sequence[int] | NDArray[np.int32]],
+    pad_token: int,
+    side: Literal["left", "right"],
+    multiple: int = 1,
 ) -> tuple[Tensor, Tensor]:
-    """(n, longest) tokens and mask."""
-    longest = max(map(len, rows))
+    """(n, longest) tokens and mask; the longest row, rounded up to a multiple."""
+    longest = rounded_up(max(map(len, rows)), multiple)
     tokens = torch.full((len(rows), longest), pad_token, dtype=torch.int64)
     mask = torch.zeros(len(rows), longest, dtype=torch.int64)
     for number, row in enumerate(rows):
@@ -47,6 +50,7 @@ def padded(
 @dataclass(frozen=True)
 class PaddedBatch(PairBatch):
     mask: Tensor  # (2·pairs, length) 1 where a row has a token
+    masked: bool  # the model needs it
 
     @property
     def real(self) -> Tensor:
@@ -54,9 +58,10 @@ class PaddedBatch(PairBatch):
         return self.mask.bool()
 
     @classmethod
-    def of(cls, pairs: Sequence[EncodedPair], pad_token: int = 0) -> "PaddedBatch":
+    def of(cls, pairs: Sequence[EncodedPair], *, multiple: int = 1, masked: bool = True) -> "PaddedBatch":
+        """Rows have a multiple of so many tokens."""
         rows = _sequences(pairs)
-        tokens, mask = padded(rows, pad_token, "right")
+        tokens, mask = padded(rows, 0, "right", multiple)
         longest, predictors, responses = tokens.shape[1], [], []
         for number, row in enumerate(rows):
             prompt = len(pairs[number // 2].prompt)
@@ -66,6 +71,7 @@ class PaddedBatch(PairBatch):
         return cls(
             tokens=tokens,
             mask=mask,
+            masked=masked,
             predictor=predictor,
             target=tokens.flatten()[predictor + 1],
             response=torch.cat(responses),

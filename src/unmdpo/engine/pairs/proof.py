@@ -1,11 +1,16 @@
-"""Before a model is used, proof that our fast ways of scoring give its own log-probabilities.
+"""Before a model is used, proof that a layout scores pairs as the model itself would.
 
-A handful of the user's own pairs is scored the plain way (one sequence at a time, the model's own logits) and in each
-layout from the fastest on. The first that agrees is used. Nothing is assumed about families of models, so one that
-does not exist yet is scored right or refused.
+Some of the user's own pairs are scored the plain way (one sequence at a time, the model's own logits) and in each
+layout from the fastest on, in rows as full as those of training. The first layout that passes two tests is used:
 
-In bfloat16, rounding would hide a small mistake. Where there is room for float32 weights, each layout must agree in
-that precision first, and then again as it will be used.
+1. Sharp: with weights in a higher precision, it gives what the plain way gives. Mistakes of masks and positions are
+   found here, since rounding is too small to hide them.
+2. As it will be used: it is as close to the truth, the plain way in the higher precision, as the model's own plain way
+   is. How much a model rounds depends on its weights, so it is measured, not assumed.
+
+In float32 most models round so little that the first comparison is sharp enough by itself.
+
+Nothing is assumed about families of models, so one that does not exist yet is scored right or refused.
 """
 
 import contextlib
@@ -13,117 +18,163 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
+from scipy import stats
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from unmdpo.core.errors import UnmdpoWarning, UserError
+from unmdpo.engine.cost import available, microbatch_tokens
 from unmdpo.engine.models import longest_input
 from unmdpo.engine.pairs.flash import check_kernel
 from unmdpo.engine.pairs.layout import Layout
 from unmdpo.engine.pairs.masks import CannotPack
 from unmdpo.engine.pairs.packing import PackedBatch
+from unmdpo.engine.pairs.sample import Sample
 from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.engine.ranks import Ranks
 from unmdpo.engine.text.encode import EncodedPair, EncodedPairs, longest
 
-# Rounding adds up like a random walk: nats per response, divided by the root of its tokens.
-# On one H200 with a random 1B model, 0.02 in bfloat16 and 0.0003 in float32.
-BOUNDS = {torch.float64: 1e-5, torch.float32: 5e-4, torch.float16: 0.03, torch.bfloat16: 0.15}
-GPU_FLOAT32, FLEX_FLOAT32 = 5e-3, 0.02  # FlexAttention multiplies float32 as TF32
+# Rounding adds up like a random walk, so errors are in nats per root of a response's tokens.
+SHARP = {torch.float32: 5e-3, torch.float64: 1e-5}  # two right ways differ by less, in float32 by far for most models
+FLOORS = {torch.float64: 1e-5, torch.float32: 5e-4, torch.float16: 0.03, torch.bfloat16: 0.15}  # less never matters
+TF32 = 0.02  # of FlexAttention, which multiplies float32 in that precision
+CHANCE = 1e-3  # how often a right layout may be refused, if its errors are like the model's own
 OFFSET = 8  # some tables of positions have a few rows more
-DENSE = 4096  # tokens; longer pairs would need too large a mask in the sharp comparison
+DENSE = 16_384  # tokens of a row with a dense mask, in the sharp test
 COSTS: dict[Layout, str] = {
     "flash": "",
     "packed": "",
     "padded": "pairs are padded instead, and prompts computed twice, which is slower",
+    "masked": "pairs are padded and masked instead, which is slower",
     "single": "each sequence goes through the model alone, which is several times slower",
 }
 
 
 @dataclass(frozen=True)
 class Proof:
+    """Errors are the largest in nats per response: of the layout, and of the model's own plain way, both relative to
+    the plain way in a higher precision. Where there is no room for that, the first is relative to the plain way."""
+
     layout: Layout
-    difference: float  # the largest, in nats per response
+    error: float
+    own_error: float | None
     pairs: int
     passed_over: dict[str, str] = field(default_factory=dict)  # faster layouts, and why not
 
 
-def prove(scorer: PairScorer, pairs: EncodedPairs) -> Proof:
-    """Finds the fastest layout that agrees with the plain way, and has the scorer use it."""
-    places = _handful(pairs)
-    chosen, passed_over = pairs.select(places), dict[str, str]()
-    if not chosen:
-        return Proof(scorer.packing.layout, 0.0, 0)
+def prove(scorer: PairScorer, pairs: EncodedPairs, token_budget: int | None = None) -> Proof:
+    """Finds the fastest layout that is right, and has the scorer use it."""
+    sample = Sample(pairs, microbatch_tokens(scorer, token_budget))
+    if not len(sample):
+        return Proof(scorer.packing.layout, 0.0, None, 0)
     _check_sizes(scorer.model, pairs)
-    plain = _plain(scorer, chosen)
-    _check_finite(scorer, plain, places)
-    candidates: Sequence[Layout] = scorer.layouts
-    with _in_float32(scorer.model) as sharp, contextlib.suppress(RuntimeError):  # some models cannot compute in it
-        if sharp:
-            candidates = _agreeing_sharply(scorer, chosen, candidates, passed_over)
-    for layout in candidates:
-        difference = _difference(scorer, chosen, plain, layout, passed_over)
-        if difference is not None:
-            proof = Proof(layout, difference, len(chosen), passed_over)
+    plain = sample.plain(scorer)
+    _check_finite(scorer, plain, sample.places)
+    trial = Trial(scorer, sample, plain)
+    for layout in scorer.layouts:
+        error = trial.error_of(layout)
+        if error is not None:
+            proof = Proof(layout, error, trial.own_error, len(sample), trial.passed_over)
             scorer.proven = True
             _tell(scorer, proof)
             return proof
     raise UserError(
         f"{type(scorer.model).__name__} does not give the same log-probabilities twice, so nothing can be learned "
-        f"from them ({passed_over['single']})"
+        f"from them ({trial.passed_over['single']})"
     )
 
 
-def prove_once(scorer: PairScorer, pairs: EncodedPairs) -> None:
+def prove_once(scorer: PairScorer, pairs: EncodedPairs, token_budget: int | None = None) -> None:
     """Nothing is scored or trained without proof."""
     if not scorer.proven:
-        prove(scorer, pairs)
+        prove(scorer, pairs, token_budget)
 
 
-def _agreeing_sharply(
-    scorer: PairScorer, pairs: Sequence[EncodedPair], layouts: Sequence[Layout], passed_over: dict[str, str]
-) -> Sequence[Layout]:
-    """The layouts that agree in float32 with the model's usual attention."""
-    short = [pair for pair in pairs if pair.tokens <= DENSE] or [min(pairs, key=lambda pair: pair.tokens)]
-    plain = _plain(scorer, short)
-    agreeing: set[Layout] = {"single"}
-    for layout in layouts:
-        if layout in ("flash", "single"):
-            continue  # FlashAttention packs too, and has no float32
-        if _difference(scorer, short, plain, layout, passed_over, usual=True) is not None:
-            agreeing.add(layout)
-    return [layout for layout in layouts if ("packed" if layout == "flash" else layout) in agreeing]
+@dataclass(frozen=True)
+class Trial:
+    """One layout after another, on the same pairs."""
 
+    scorer: PairScorer
+    sample: Sample
+    plain: Tensor  # (n, 2) scores as the model is used
+    truths: dict[torch.dtype, Tensor] = field(default_factory=dict)  # (n, 2) scores in higher precisions
+    passed_over: dict[str, str] = field(default_factory=dict)
 
-def _difference(
-    scorer: PairScorer,
-    pairs: Sequence[EncodedPair],
-    plain: Tensor,
-    layout: Layout,
-    passed_over: dict[str, str],
-    *,
-    usual: bool = False,
-) -> float | None:
-    """The largest difference, if all are within the bound; None, and why, if not."""
-    try:
-        if layout in ("flash", "packed") and scorer.device.type == "cuda" and _has_position_table(scorer.model):
-            raise CannotPack("it looks positions up in a table")  # an index outside it would end the process
-        scorer.use(layout, usual_attention=usual)
-        if layout == "flash":
-            _check_flash(scorer, pairs)
-        differences = (_scores(scorer, pairs) - plain).abs()
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:  # a model's code may fail in any way on inputs that it was not made for
-        passed_over[layout] = str(error).splitlines()[0] if str(error) else type(error).__name__
+    @property
+    def own_error(self) -> float | None:
+        """Of the model's plain way, the largest, if it was measured."""
+        return None if not self.truths else float((self.plain - self._truth).abs().max())
+
+    @property
+    def _truth(self) -> Tensor:
+        return next(iter(self.truths.values()), self.plain)
+
+    def error_of(self, layout: Layout) -> float | None:
+        """The largest error of a layout that is right; None, and why, of one that is not."""
+        found = self._scores(layout, training=layout != "single")
+        if found is None:
+            return None
+        floor = _floor(self.scorer) * self.sample.roots
+        errors = (found - self.plain).abs()
+        precise = _dtype(self.scorer.model) in SHARP
+        if (precise or layout == "single") and bool((errors <= floor).all()):
+            return float(errors.max())
+        if layout != "single" and self._agrees_sharply(layout):
+            errors = (found - self._truth).abs()
+            if bool((errors <= torch.maximum(floor, self._chance)).all()):
+                return float(errors.max())
+        own = "" if self.own_error is None else f"; its own rounding is {self.own_error:.3g}"
+        self.passed_over[layout] = f"log-probabilities differ by {float(errors.max()):.3g} nats from the model's{own}"
         return None
-    largest = float(differences.max())
-    if bool((differences <= _bound(scorer, pairs)).all()):
-        return largest
-    passed_over[layout] = f"log-probabilities differ by {largest:.3g} nats from the model's own"
-    return None
+
+    @property
+    def _chance(self) -> Tensor:
+        """(n, 2) how far from the truth a right layout may be: as far as chance takes errors of the size of the
+        model's own. That is Student's t, for the largest of n errors relative to the mean size of n others."""
+        own = (self.plain - self._truth) / self.sample.roots
+        times = float(stats.t.isf(CHANCE / 2 / own.numel(), own.numel()))
+        return times * float(own.square().mean().sqrt()) * self.sample.roots
+
+    def _agrees_sharply(self, layout: Layout) -> bool:
+        """In a higher precision; and in a still higher one, if rounding could explain why not. FlashAttention has
+        none: it is as right as `packed`, if its kernel is. True, too, if there is no room for any."""
+        for precision in _higher_precisions(self.scorer.model):
+            with _weights_in(precision, self.scorer.model), contextlib.suppress(RuntimeError):  # it cannot compute so
+                if precision not in self.truths:
+                    self.truths[precision] = self.sample.plain(self.scorer)
+                found = self._scores("packed" if layout == "flash" else layout, training=True, sharp=True)
+                if found is None:
+                    return False
+                differences = (found - self.truths[precision]).abs()
+                if bool((differences <= SHARP[precision] * self.sample.roots).all()):
+                    return True
+        return not self.truths
+
+    def _scores(self, layout: Layout, *, training: bool, sharp: bool = False) -> Tensor | None:
+        """(n, 2); None, and why, if the model cannot be used this way. The sharp test takes the model's usual
+        attention, and a dense mask."""
+        scorer, budget = self.scorer, self.sample.budget
+        try:
+            if layout in ("flash", "packed") and scorer.device.type == "cuda" and _has_position_table(scorer.model):
+                raise CannotPack("it looks positions up in a table")  # an index outside it would end the process
+            scorer.use(layout, usual_attention=sharp)
+            if layout == "flash":
+                _check_flash(scorer, self.sample.compared)
+            return self.sample.scores(scorer, training=training, budget=min(budget, DENSE) if sharp else budget)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # a model's code may fail in any way on inputs that it was not made for
+            self.passed_over[layout] = str(error).splitlines()[0] if str(error) else type(error).__name__
+            return None
+
+
+def _floor(scorer: PairScorer) -> float:
+    """Errors that never matter, in nats per root of a response's tokens."""
+    floor = FLOORS.get(_dtype(scorer.model), FLOORS[torch.bfloat16])
+    if scorer.device.type == "cuda" and Ranks.current().world > 1:
+        return FLOORS[torch.bfloat16]  # float32 shards are the masters of a model that computes in bfloat16
+    return max(floor, TF32) if scorer.attention == "flex_attention" else floor
 
 
 def _check_flash(scorer: PairScorer, pairs: Sequence[EncodedPair]) -> None:
@@ -165,22 +216,6 @@ def _has_position_table(model: PreTrainedModel) -> bool:
     return context is not None and any(abs(table.num_embeddings - context) <= OFFSET for table in tables)
 
 
-def _handful(pairs: EncodedPairs) -> list[int]:
-    """The two shortest valid pairs, two of middling length, and the one with the longest sequence."""
-    valid = pairs.valid.nonzero()[0]
-    if not len(valid):
-        return []
-    lengths = pairs.lengths[valid]
-    order, middle = np.argsort(lengths.sum(axis=1), kind="stable"), len(valid) // 2
-    last = np.argmax(longest(lengths))
-    return [int(valid[place]) for place in dict.fromkeys([*order[:2], *order[middle : middle + 2], last])]
-
-
-def _plain(scorer: PairScorer, pairs: Sequence[EncodedPair]) -> Tensor:
-    scorer.use("single")
-    return _scores(scorer, pairs)
-
-
 def _check_finite(scorer: PairScorer, plain: Tensor, places: Sequence[int]) -> None:
     bad = [place for place, fine in zip(places, plain.isfinite().all(dim=1).tolist(), strict=True) if not fine]
     if bad:
@@ -190,59 +225,33 @@ def _check_finite(scorer: PairScorer, plain: Tensor, places: Sequence[int]) -> N
         )
 
 
-@torch.no_grad()
-def _scores(scorer: PairScorer, pairs: Sequence[EncodedPair]) -> Tensor:
-    """(n, 2). All pairs in one batch, or, where one does not fit beside the others, in its own."""
-    was_training, budget = scorer.training, scorer.default_budget
-    scorer.train(False)
-    try:
-        lengths = np.array([[len(p.prompt), len(p.chosen), len(p.rejected)] for p in pairs], dtype=np.int32)
-        groups, scores = scorer.packing.groups(lengths, budget), torch.empty(len(pairs), 2, dtype=torch.float64)
-        for members in groups.all:
-            batch = scorer.prepare([pairs[i] for i in members], budget)
-            scores[members] = scorer(batch.to(scorer.device)).double().cpu()
-    finally:
-        scorer.settle()
-        scorer.train(was_training)
-    return scores
-
-
-def _bound(scorer: PairScorer, pairs: Sequence[EncodedPair]) -> Tensor:
-    """(n, 2) how far apart two right ways of computing may be."""
-    bound = BOUNDS.get(_dtype(scorer.model), BOUNDS[torch.bfloat16])
-    if scorer.device.type == "cuda" and Ranks.current().world > 1:
-        bound = BOUNDS[torch.bfloat16]  # float32 shards are the masters of a model that computes in bfloat16
-    elif scorer.device.type == "cuda":
-        bound = max(bound, FLEX_FLOAT32 if scorer.attention == "flex_attention" else GPU_FLOAT32)
-    tokens = torch.tensor([[len(p.chosen), len(p.rejected)] for p in pairs])
-    return bound * tokens.sqrt()
-
-
 def _dtype(model: PreTrainedModel) -> torch.dtype:
     """The least precise dtype of the weights."""
     kinds = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
     return max(kinds, key=lambda kind: torch.finfo(kind).eps, default=torch.float32)
 
 
-@contextlib.contextmanager
-def _in_float32(model: PreTrainedModel) -> Iterator[bool]:
-    """Weights in float32 for a moment, if they are less precise, whole, and there is room for a second copy."""
-    low = {
-        name: parameter.data
-        for name, parameter in model.named_parameters()
-        if parameter.dtype in (torch.bfloat16, torch.float16)
-    }
-    needed = sum(4 * weight.numel() for weight in low.values())
-    fits = model.device.type != "cuda" or 1.5 * needed < torch.cuda.mem_get_info(model.device)[0]
+def _higher_precisions(model: PreTrainedModel) -> Iterator[torch.dtype]:
+    """Those higher than the model's for which there is room beside it, if its weights are whole."""
     quantized = any(not parameter.is_floating_point() for parameter in model.parameters())
-    if not low or not fits or quantized or Ranks.current().world > 1:
-        yield False
+    if quantized or Ranks.current().world > 1:
         return
-    parameters = dict(model.named_parameters())
+    on_gpu = model.device.type == "cuda"
+    room = torch.cuda.mem_get_info(model.device)[0] if on_gpu else available(model.device)
+    for precision in SHARP:
+        needed = sum(precision.itemsize * parameter.numel() for parameter in model.parameters())
+        if torch.finfo(precision).eps < torch.finfo(_dtype(model)).eps and 1.5 * needed < room:
+            yield precision
+
+
+@contextlib.contextmanager
+def _weights_in(precision: torch.dtype, model: PreTrainedModel) -> Iterator[None]:
+    """For a moment, all weights are in this precision."""
+    before = {parameter: parameter.data for parameter in model.parameters()}
     try:
-        for name, weight in low.items():
-            parameters[name].data = weight.float()
-        yield True
+        for parameter, weight in before.items():
+            parameter.data = weight.to(precision)
+        yield
     finally:
-        for name, weight in low.items():
-            parameters[name].data = weight
+        for parameter, weight in before.items():
+            parameter.data = weight

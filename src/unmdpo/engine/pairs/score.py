@@ -16,7 +16,7 @@ def score(
     scorer: PairScorer, pairs: EncodedPairs, token_budget: int | None = None, report: Report | None = None
 ) -> Tensor:
     """(n, 2) log-probabilities of chosen and rejected for every pair, NaN where invalid."""
-    prove_once(scorer, pairs)
+    prove_once(scorer, pairs, token_budget)
     ranks, was_training = Ranks.current(), scorer.training
     budget = microbatch_tokens(scorer, token_budget)
     slots = pairs.valid.nonzero()[0]

@@ -12,7 +12,6 @@ from unmdpo.engine.models import body, decoder_layers, disable_dropout
 from unmdpo.engine.pairs.flash import can_flash
 from unmdpo.engine.pairs.head import Head
 from unmdpo.engine.pairs.layout import Layout, Packing
-from unmdpo.engine.pairs.logprobs import CHUNK
 from unmdpo.engine.pairs.masks import CannotPack, packed_masks
 from unmdpo.engine.pairs.packing import PackedBatch, PairBatch
 from unmdpo.engine.pairs.padding import PaddedBatch, SingleBatch
@@ -31,6 +30,7 @@ HOPPER_BLOCKS: dict[str, int] = {
 SAME_ROUNDING = {"emulate_precision_casts": True, "deterministic": True}
 
 
+EXACT = 256  # tokens whose logits are taken to float64 at once
 GPU_BUDGET = 16_384  # tokens per microbatch, at least
 PACKED: dict[Layout, str] = {"flash": ATTENTION, "packed": "flex_attention"}  # attention for these layouts on a GPU
 
@@ -121,7 +121,8 @@ def _fused_log_probs(model: PreTrainedModel, head: Head, batch: PairBatch, route
             )  # fmt: skip
     else:
         assert isinstance(batch, PaddedBatch)
-        made = body(model)(input_ids=batch.tokens, attention_mask=batch.mask, use_cache=False, **more)
+        mask = batch.mask if batch.masked else None
+        made = body(model)(input_ids=batch.tokens, attention_mask=mask, use_cache=False, **more)
     if router is not None:
         router.watch(made.router_logits, batch.real.flatten())
     predicting = made.last_hidden_state.flatten(0, 1).index_select(0, batch.predictor)  # (r, d)
@@ -129,7 +130,8 @@ def _fused_log_probs(model: PreTrainedModel, head: Head, batch: PairBatch, route
 
 
 def _own_log_probs(model: PreTrainedModel, batch: PairBatch) -> Tensor:
-    """(r,) the same from the model's own logits, one sequence at a time."""
+    """(r,) the same from the model's own logits, one sequence at a time. Float32 sums over a large vocabulary would
+    be off by more than all the rest on a CPU."""
     if not isinstance(batch, SingleBatch):
         raise CannotPack("its logits are not a plain function of its last hidden states")
     logs = []
@@ -138,10 +140,10 @@ def _own_log_probs(model: PreTrainedModel, batch: PairBatch) -> Tensor:
         forget_length(model)
         with eager:
             logits = model(input_ids=row[None, :length], use_cache=False).logits[0, prompt - 1 : length - 1]
-        wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
-        for start in range(prompt, length, CHUNK):
-            part = logits[start - prompt : start - prompt + CHUNK].to(wide)
-            logs.append(-cross_entropy(part, row[start : start + len(part)], reduction="none"))
+        for start in range(prompt, length, EXACT):
+            part = logits[start - prompt : start - prompt + EXACT].double()
+            found = -cross_entropy(part, row[start : start + len(part)], reduction="none")
+            logs.append(found if logits.dtype == torch.float64 else found.float())
     forget_length(model)
     return torch.cat(logs)
 

@@ -76,7 +76,7 @@ class Trainer:
             )
         if self.rule.scale and self.data.scale is None and self.scale is None:
             raise UserError(f"objective '{self.rule.name}' needs a scale")
-        prove_once(self.scorer, self.data.pairs)
+        prove_once(self.scorer, self.data.pairs, self.compute.token_budget)
         if self.settings.router_aux_loss_coef and self.scorer.packing.layout == "single":
             raise UserError("training.router_aux_loss_coef does not work for a model that is scored one by one")
         self.budget = microbatch_tokens(self.scorer, self.compute.token_budget)

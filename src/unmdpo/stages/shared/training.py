@@ -34,7 +34,7 @@ from unmdpo.engine.training.metrics import Progress, sinks_of
 from unmdpo.engine.training.trainer import Trainer
 from unmdpo.objectives import beta_ln_from_lengths
 from unmdpo.scale import PolicyTimeScale
-from unmdpo.stages.shared.base import Job, Notes, PinnedModel
+from unmdpo.stages.shared.base import Job, Notes
 from unmdpo.stages.shared.files import PAIRS
 from unmdpo.store.fingerprints import by_content
 from unmdpo.store.store import versions
@@ -161,22 +161,22 @@ def prove_in(job: Job[Any], scorer: PairScorer) -> Notes:
     """Finds the scorer's layout on the job's pairs, or looks up what was found before, and returns what the manifest
     should say about it. The stage's settings name the model."""
     pairs = job.load(PAIRS, "encoded")
-    place = None if job.proofs is None else job.proofs / f"{_key(job.settings.model, scorer, pairs)}.json"
+    place = None if job.proofs is None else job.proofs / f"{_key(job, scorer, pairs)}.json"
     ranks = Ranks.current()
     known = ranks.share(_read(place) if place is not None and ranks.first else None)
     if known is not None:
         scorer.use(known.layout)
         scorer.proven = True
     else:
-        known = prove(scorer, pairs)
+        known = prove(scorer, pairs, job.compute.token_budget)
         if place is not None and ranks.first:
             write_json(place, asdict(known))
-    return {"layout": known.layout, "largest_difference": known.difference}
+    return {"layout": known.layout, "error": known.error, "own_error": known.own_error}
 
 
-def _key(model: PinnedModel, scorer: PairScorer, pairs: EncodedPairs) -> str:
+def _key(job: Job[Any], scorer: PairScorer, pairs: EncodedPairs) -> str:
     described = {
-        "model": by_content(model.model_dump(mode="json")),
+        "model": by_content(job.settings.model.model_dump(mode="json")),
         "class": type(scorer.model).__name__,
         "dtype": str(scorer.model.dtype),
         "quantized": getattr(scorer.model, "hf_quantizer", None) is not None,
@@ -186,6 +186,7 @@ def _key(model: PinnedModel, scorer: PairScorer, pairs: EncodedPairs) -> str:
         "ranks": Ranks.current().world,
         "versions": versions() | _kernel_versions(),
         "layouts": scorer.layouts,
+        "token_budget": job.compute.token_budget,
     }
     text = json.dumps(described, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -1,0 +1,65 @@
+"""Pairs to try a layout on, in rows as full as those of training."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unmdpo.engine.pairs.scorer import PairScorer
+from unmdpo.engine.text.encode import EncodedPair, EncodedPairs, longest
+
+
+class Sample:
+    """Pairs whose scores are compared, and others that fill the rows around them as in training."""
+
+    def __init__(self, pairs: EncodedPairs, budget: int) -> None:
+        self.places, self.budget = _handful(pairs), budget
+        others = [int(i) for i in pairs.valid.nonzero()[0] if i not in self.places]
+        enough = np.cumsum(pairs.lengths[others].sum(axis=1)).searchsorted(budget) + 1
+        self.pairs = pairs.select([*self.places, *others[:enough]])
+        self.lengths = np.array([[len(p.prompt), len(p.chosen), len(p.rejected)] for p in self.pairs], dtype=np.int32)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @property
+    def compared(self) -> list[EncodedPair]:
+        return self.pairs[: len(self)]
+
+    @property
+    def roots(self) -> Tensor:
+        """(n, 2) of the responses' tokens."""
+        return torch.from_numpy(self.lengths[: len(self), 1:]).double().sqrt()
+
+    @torch.no_grad()
+    def scores(self, scorer: PairScorer, *, training: bool, budget: int | None = None) -> Tensor:
+        """(n, 2) of the pairs that are compared, in the scorer's layout."""
+        was_training, scores = scorer.training, torch.empty(len(self), 2, dtype=torch.float64)
+        budget = budget or self.budget
+        scorer.train(training)
+        try:
+            for members in scorer.packing.groups(self.lengths, budget).all:
+                mine = [place for place, member in enumerate(members) if member < len(self)]
+                if mine:
+                    batch = scorer.prepare([self.pairs[i] for i in members], budget)
+                    found = scorer(batch.to(scorer.device)).double().cpu()
+                    scores[[members[place] for place in mine]] = found[mine]
+        finally:
+            scorer.settle()
+            scorer.train(was_training)
+        return scores
+
+    def plain(self, scorer: PairScorer) -> Tensor:
+        """(n, 2) one sequence at a time, from the model's own logits."""
+        scorer.use("single")
+        return self.scores(scorer, training=False)
+
+
+def _handful(pairs: EncodedPairs) -> list[int]:
+    """The two shortest valid pairs, two of middling length, and the one with the longest sequence."""
+    valid = pairs.valid.nonzero()[0]
+    if not len(valid):
+        return []
+    lengths = pairs.lengths[valid]
+    order, middle = np.argsort(lengths.sum(axis=1), kind="stable"), len(valid) // 2
+    last = np.argmax(longest(lengths))
+    return [int(valid[place]) for place in dict.fromkeys([*order[:2], *order[middle : middle + 2], last])]
