@@ -101,7 +101,7 @@ def test_a_small_model_on_this_machine_is_proven_when_planned(folder, tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_text(recipe(folder).to_yaml())
     told = CliRunner().invoke(app, ["plan", str(path), "--store", str(tmp_path / "none")])
-    assert "the model is scored packed; largest difference to its own:" in told.output
+    assert "the model is scored packed; largest error of a response:" in told.output
 
 
 def test_what_training_is_watched_with_costs_its_share(folder, tmp_path):

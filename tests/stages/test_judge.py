@@ -3,6 +3,8 @@
 import json
 import random
 import shutil
+import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,10 +17,22 @@ from unmdpo.cli import app
 from unmdpo.core.errors import UserError
 from unmdpo.engine.inference.reward_model import RewardModel
 from unmdpo.engine.models import load_tokenizer
-from unmdpo.engine.settings import ModelSource
-from unmdpo.engine.text.encode import Encoder
-from unmdpo.engine.training import reward
-from unmdpo.engine.training.reward import RewardPairs, open_with_new_head
+from unmdpo.engine.pairs.packing import PackedBatch
+from unmdpo.engine.pairs.score import score
+from unmdpo.engine.settings import ComputeSettings, ModelSource
+from unmdpo.engine.text.encode import EncodedPairs, Encoder
+from unmdpo.engine.training.data import TrainingData
+from unmdpo.engine.training.reward import (
+    JudgeObjective,
+    RewardSettings,
+    finished_model,
+    open_reward_scorer,
+    open_with_new_head,
+    padding_token,
+    reward_pair,
+)
+from unmdpo.engine.training.schedule import batch_of, learning_rate
+from unmdpo.engine.training.trainer import Trainer
 from unmdpo.execute import execute
 from unmdpo.execute.preflight import flattering
 from unmdpo.report.collect import collect
@@ -176,7 +190,7 @@ def test_a_judge_is_the_same_wherever_its_files_lie(folder, tmp_path):
         training = {"path": str(write_pairs(place / "pairs.jsonl", 60)), "batch": 16, "model": str(place / "start")}
         run = open_run(judged_by(folder, training), Store(place / "store"))
         runs.append(execute(run, until="judge").artifact("judge"))
-    assert runs[0].manifest["files"] == runs[1].manifest["files"]
+    assert runs[0].digest == runs[1].digest
 
 
 def test_the_same_seed_gives_the_same_judge(folder, tmp_path):
@@ -187,22 +201,113 @@ def test_the_same_seed_gives_the_same_judge(folder, tmp_path):
     assert one == two
 
 
-def test_the_loss_by_hand(folder, monkeypatch):
-    """Each conversation by itself, without padding; groups of any size give the same gradients."""
+CONVERSATIONS = [([5, 6, 7, 9], [5, 6, 8]), ([8, 9], [8, 9, 10, 11]), ([4, 5, 6], [9, 5, 6]), ([3, 7, 7], [3, 7, 5])]
+MARGINS = torch.tensor([1 / 3, 1.0, 0.0, 0.5])
+
+
+def judge_trainer(folder, budget, **changes):
+    source, settings = ModelSource(path=str(folder / "model")), RewardSettings(**{"batch": 2, **changes})
+    tokenizer = load_tokenizer(source)
+    scorer, adapted = open_reward_scorer(source, tokenizer, settings)
+    pairs = EncodedPairs.of(reward_pair(*rows, padding_token(tokenizer)) for rows in CONVERSATIONS)
+    data = TrainingData(pairs, MARGINS, reference=torch.zeros(4, 2))
+    compute = ComputeSettings(token_budget=budget)
+    return Trainer(scorer, data, JudgeObjective(), settings.training(4), compute), adapted
+
+
+@pytest.mark.parametrize("budget", [8, 512])
+@pytest.mark.parametrize("layout", ["packed", "padded", "masked", "single"])
+def test_the_weights_equal_a_plain_loops(folder, budget, layout):
+    """Each conversation by itself through the model's own code, without padding, and PyTorch's AdamW."""
+    trainer, _ = judge_trainer(folder, budget, learning_rate=1e-3)
+    trainer.scorer.use(layout)
     source = ModelSource(path=str(folder / "model"))
-    model = open_with_new_head(source, load_tokenizer(source), 3).train(False)
-    pairs = RewardPairs([[5, 6, 7], [8, 9]], [[5, 6], [8, 9, 10, 11]], torch.tensor([1 / 3, 1.0]))
-    score = [[model(torch.tensor([row])).logits.item() for row in rows] for rows in (pairs.chosen, pairs.rejected)]
-    difference = torch.tensor(score[0]) - torch.tensor(score[1])
-    gradients = []
-    for budget in (1, 10_000):
-        monkeypatch.setattr(reward, "CPU_TOKENS", budget)
-        model.zero_grad()
-        loss, right = reward._step(model, pairs, [0, 1])
-        assert loss == pytest.approx(-logsigmoid(difference - pairs.margins).mean().item(), abs=1e-6)
-        assert right == (difference > 0).float().mean().item()
-        gradients.append(model.score.weight.grad.clone())
-    assert torch.allclose(*gradients, atol=1e-6)
+    model = open_with_new_head(source, load_tokenizer(source), 42)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
+    for update in range(2):
+        (group,) = optimizer.param_groups
+        group["lr"] = learning_rate(update, peak=1e-3, warmup=0, updates=2, schedule="cosine")
+        members = batch_of(update, 4, 2, 42)
+        loss = 0.0
+        for i in members:
+            better, worse = (model(torch.tensor([row])).logits.squeeze() for row in CONVERSATIONS[i])
+            loss = loss - logsigmoid(better - worse - MARGINS[i]) / 2
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        assert trainer.step()["loss"] == pytest.approx(loss.item(), abs=1e-5)
+    for ours, theirs in zip(trainer.model.parameters(), model.parameters(), strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-5)
+
+
+def test_the_layout_is_proven_for_scores_too(folder):
+    trainer, _ = judge_trainer(folder, None)
+    assert trainer.scorer.packing.layout == "packed"
+    off = replace(PackedBatch.of([trainer.data.pairs.pair(0)], 8), last=torch.tensor([2, 4]))
+    right = trainer.scorer(PackedBatch.of([trainer.data.pairs.pair(0)], 8))
+    assert not torch.allclose(trainer.scorer(off), right, atol=1e-3)
+
+
+def test_conversations_share_what_they_have_in_common():
+    def parts(chosen, rejected):
+        made = reward_pair(chosen, rejected, pad=0)
+        return [part.tolist() for part in (made.prompt, made.chosen, made.rejected)]
+
+    assert parts([1, 2, 3], [1, 2, 4, 5]) == [[1, 2], [3], [4, 5]]
+    assert parts([1, 2], [1, 2, 4]) == [[1], [2], [2, 4]]  # each keeps a token of its own
+    assert parts([1, 0, 2, 0, 0], [3, 0]) == [[], [1, 0, 2], [3]]  # scores are read before the padding
+    assert parts([0, 0], [0, 0]) == [[0], [0], [0]]
+
+
+def test_a_merged_adapter_scores_as_it_was_trained(folder):
+    trainer, adapted = judge_trainer(folder, None, rank=4, learning_rate=0.01)
+    [*trainer.run()]
+    trained = {name for name, weight in trainer.model.named_parameters() if weight.requires_grad}
+    assert "score.weight" in trained
+    assert all("lora" in name for name in trained - {"score.weight"})
+    expected = score(trainer.scorer, trainer.data.pairs)
+    merged = finished_model(trainer.scorer, adapted, trainer.masters.named)
+    assert not [name for name, _ in merged.named_parameters() if "lora" in name]
+    for (chosen, rejected), both in zip(CONVERSATIONS, expected, strict=True):
+        found = [merged(torch.tensor([row])).logits.item() for row in (chosen, rejected)]
+        assert found == pytest.approx(both.tolist(), abs=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::unmdpo.core.errors.UnmdpoWarning")
+def test_a_stopped_judge_goes_on_and_gives_the_same_bytes(folder, tmp_path, monkeypatch):
+    data, step = write_pairs(tmp_path / "pairs.jsonl", 60), Trainer.step
+    assert train(data, tmp_path / "whole", folder / "model").exit_code == 0
+
+    def interrupted(self):
+        if self.update == 4:
+            signal.raise_signal(signal.SIGTERM)
+        return step(self)
+
+    monkeypatch.setattr(Trainer, "step", interrupted)
+    stopped = train(data, tmp_path / "parts", folder / "model")
+    assert stopped.exit_code == 128 + signal.SIGTERM
+    assert "run the same command again to go on" in stopped.output
+    monkeypatch.setattr(Trainer, "step", step)
+    assert train(data, tmp_path / "parts", folder / "model").exit_code == 0
+    one, two = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts"))
+    assert one == two
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.filterwarnings("ignore::unmdpo.core.errors.UnmdpoWarning")  # about the few margins
+def test_pairs_of_one_prompt_can_be_bounded(folder, tmp_path):
+    rows = [
+        {"prompt": f"w{n}", "responses": [f"w{k}" for k in range(10, 18)], "scores": [*range(8)]} for n in range(9)
+    ]
+    path = tmp_path / "scored.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    counts = []
+    for options in ([], ["--most", "3"], ["--pairs", "neighbours"]):
+        out = tmp_path / f"judge{len(counts)}"
+        assert train(path, out, folder / "model", "--epochs", "1", "--batch", "4", *options).exit_code == 0
+        counts.append(json.loads((out / "judge.json").read_text())["trained_on"])
+    assert counts[0] == 28 * counts[1] / 3 == 28 * counts[2] / 7
 
 
 def test_what_cannot_be_trained_is_reported(folder, tmp_path):

@@ -36,12 +36,16 @@ def train(
     max_length: Annotated[int, typer.Option(min=8, help="Most tokens of a prompt with its response.")] = 2048,
     lora: Annotated[int | None, typer.Option(min=1, help="Train a LoRA adapter of this rank, and merge it.")] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1)] = 42,
+    pairs: Annotated[str, typer.Option(help="For scored responses: all or neighbours.")] = "all",
+    most: Annotated[int | None, typer.Option(min=1, help="For scored responses: pairs of one prompt.")] = None,
     max_bad_rows: MaxBadRows = "1%",
     strict: StrictRows = False,
 ) -> None:
     """Train a reward model on preference pairs, and measure it on prompts it has not seen."""
     from unmdpo.core.errors import Stopped
-    from unmdpo.data import DataRef
+    from unmdpo.core.files import remove, temporary
+    from unmdpo.core.settings import resolve
+    from unmdpo.data import DataRef, PairRule, SourceSettings
     from unmdpo.data.bad import limit_of
     from unmdpo.data.load import Reading
     from unmdpo.engine.settings import ModelSource
@@ -52,22 +56,27 @@ def train(
 
     base = ModelSource(path=model)
     check_model(base)
+    given = {"pairs": pairs} if most is None else {"pairs": pairs, "most": most}
+    rules = SourceSettings(pairing=resolve(PairRule, given, "pairing"))
+    state = temporary(folder.resolve(), "unfinished")
     lines = Lines(interval=10)
     lines.shown["judge"] = 0.0
     try:
         judge = train_judge(
             DataRef.named(data, split, revision, config),
-            Reading(source, max_bad_rows=limit_of(max_bad_rows, strict=strict)),
+            Reading(source, rules, max_bad_rows=limit_of(max_bad_rows, strict=strict)),
             base,
             folder,
             RewardSettings(epochs, batch, learning_rate, max_length, lora, seed),
+            state,
             held_out=held_out,
             margins=margins,
             report=lambda text: lines.progress("judge", text),
         )
     except (KeyboardInterrupt, Stopped) as error:
-        typer.secho("stopped; training a judge cannot be resumed", err=True)
+        typer.secho("stopped; run the same command again to go on", err=True)
         raise typer.Exit(128 + (error.signal if isinstance(error, Stopped) else signal.SIGINT)) from error
+    remove(state)
     _show(judge)
 
 

@@ -6,7 +6,7 @@ too.
 
 import copy
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +27,14 @@ BASE = ".base_layer."  # in the names of weights that have an adapter beside the
 
 
 def add_lora(
-    model: PreTrainedModel, settings: AdapterSettings, seed: int = 42, base: str | None = None
+    model: PreTrainedModel,
+    settings: AdapterSettings,
+    seed: int = 42,
+    base: str | None = None,
+    left_out: Sequence[str] = (),
 ) -> "PeftModel":
-    """Adds adapters to `model` and freezes everything else. Train `result.get_base_model()`. `base` is where the
-    saved adapter will say its base model is."""
+    """Adds adapters to `model`, but to no module that is `left_out`, and freezes everything else. Train
+    `result.get_base_model()`. `base` is where the saved adapter will say its base model is."""
     try:
         from peft import LoraConfig, get_peft_model  # noqa: PLC0415 - an extra
     except ImportError as error:
@@ -40,8 +44,8 @@ def add_lora(
         lora_alpha=settings.alpha if settings.alpha is not None else 2 * settings.rank,
         lora_dropout=settings.dropout,
         target_modules=settings.targets,
-        exclude_modules=_left_out(model, settings),
-        task_type="CAUSAL_LM",
+        exclude_modules=_left_out(model, settings, left_out),
+        task_type="CAUSAL_LM" if model.can_generate() else None,
         base_model_name_or_path=base,
     )
     with torch.random.fork_rng():
@@ -66,10 +70,10 @@ def adapted_layers(model: PreTrainedModel, settings: AdapterSettings) -> list[nn
     return layers if settings.layers is None else layers[-settings.layers :]
 
 
-def _left_out(model: PreTrainedModel, settings: AdapterSettings) -> list[str] | str | None:
+def _left_out(model: PreTrainedModel, settings: AdapterSettings, more: Sequence[str]) -> list[str] | str | None:
     """Modules without adapters, for PEFT: names, or one expression for all. With `layers`, all that is not in those:
     an adapter before them would take gradients back through everything."""
-    names = _unsuitable(model) if settings.targets == "all-linear" else []
+    names = [*more, *(_unsuitable(model) if settings.targets == "all-linear" else [])]
     if settings.layers is None:
         return names or None
     places = {module: name for name, module in model.named_modules()}

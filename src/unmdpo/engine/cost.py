@@ -26,13 +26,19 @@ from unmdpo.engine.settings import ComputeSettings
 def forward_flops(model: PreTrainedModel, lengths: NDArray[np.int32]) -> float:
     """FLOPs of one pass over pairs of lengths (n, 3): each prompt counted once, the head only on response tokens,
     attention only over visible tokens. Padding and recomputation do not count as useful work."""
-    shape, config = LayerShape.of(model), model.config.get_text_config()
+    shape = LayerShape.of(model)
     linear = sum(m.weight.numel() for m in body(model).modules() if isinstance(m, nn.Linear))
     prompt, chosen, rejected = lengths.astype(np.float64).T
     seen = prompt**2 / 2 + chosen * (prompt + chosen / 2) + rejected * (prompt + rejected / 2)
     tokens, responses = prompt + chosen + rejected, chosen + rejected
     attention = shape.layers * 4 * shape.queries * seen
-    return float((2 * linear * tokens + attention + 2 * shape.width * config.vocab_size * responses).sum())
+    return float((2 * linear * tokens + attention + 2 * shape.width * _words(model) * responses).sum())
+
+
+def _words(model: PreTrainedModel) -> int:
+    """How many a model has logits for; none if it is a judge."""
+    judges = "SequenceClassification" in type(model).__name__
+    return 0 if judges else int(model.config.get_text_config().vocab_size)
 
 
 def training_passes(model: PreTrainedModel, adaptive: bool = False) -> float:
@@ -144,7 +150,7 @@ def estimate(
     shape = LayerShape.of(model)
     kept = shape.checkpointed if checkpointing else shape.kept
     working = shape.kept if checkpointing else 0  # the layer being recomputed
-    words = model.config.get_text_config().vocab_size
+    words = _words(model)
     kept_logits = token_budget * words * compute
     if kept_logits > KEPT_SHARE * (available(model.device) if memory is None else memory):
         kept_logits = min(CHUNK, token_budget) * words * compute

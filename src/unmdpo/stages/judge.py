@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -9,25 +10,41 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import PreTrainedModel
 
-from unmdpo.core.errors import UserError
+from unmdpo.core.errors import OutOfMemory, UserError
 from unmdpo.core.files import check_new, replacing, write_text
 from unmdpo.core.settings import Strict
-from unmdpo.data import Comparison
+from unmdpo.data import Comparison, SourceSettings
 from unmdpo.data.comparison import Comparisons
 from unmdpo.data.load import DataRef, Reading, load
 from unmdpo.data.panels import split_prompts
+from unmdpo.engine.cost import spare_memory
 from unmdpo.engine.inference.judges import JudgeTraining
 from unmdpo.engine.inference.reward_model import RewardModel, start_of_judge
 from unmdpo.engine.models import context_length
-from unmdpo.engine.settings import ModelSource
+from unmdpo.engine.pairs.proof import Proof, prove
+from unmdpo.engine.settings import ComputeSettings, ModelSource
 from unmdpo.engine.tally import Report
-from unmdpo.engine.text.encode import Encoder
-from unmdpo.engine.training.reward import RewardPairs, RewardSettings, Rows, open_with_new_head, train_reward
+from unmdpo.engine.text.encode import EncodedPairs, Encoder
+from unmdpo.engine.training.data import TrainingData
+from unmdpo.engine.training.loop import LOGS, LoopSettings
+from unmdpo.engine.training.loop import train as train_to_the_end
+from unmdpo.engine.training.metrics import Progress, Sink, sinks_of
+from unmdpo.engine.training.reward import (
+    JudgeObjective,
+    RewardSettings,
+    finished_model,
+    open_reward_scorer,
+    padding_token,
+    reward_pair,
+)
+from unmdpo.engine.training.trainer import Trainer
 from unmdpo.stages.convert import converted_model
 from unmdpo.stages.shared.base import Files, Graph, Job, Kind, Notes, PinnedModel, Stage
 from unmdpo.stages.shared.estimates import Cost, Estimates
 from unmdpo.stages.shared.files import MODEL
+from unmdpo.stages.shared.training import WORTH_MINUTES, compiled
 from unmdpo.stats.calibration import Calibration, calibration
 
 MEASURED = "judge.json"  # beside the model
@@ -49,6 +66,7 @@ class TrainedJudge:
     held_out: Accuracy
     by_strength: dict[int, Accuracy]
     calibration: Calibration
+    proof: Proof
 
     @property
     def table(self) -> dict[str, Accuracy]:
@@ -96,14 +114,18 @@ def train_judge(
     source: ModelSource,
     folder: Path,
     settings: RewardSettings,
+    state: Path,
     *,
     held_out: float = 0.1,
     margins: bool = True,
     base: str | None = None,
+    compute: ComputeSettings | None = None,
+    sinks: Sequence[Sink] = (),
     report: Report = lambda text: None,
 ) -> TrainedJudge:
     """Trains on all prompts but a share that is held out, writes the judge, measures it on those, and writes that
-    beside it. `base` is what its card calls the model, if not by where it lies."""
+    beside it. `base` is what its card calls the model, if not by where it lies. What is not finished goes on from
+    the folder `state`."""
     folder = folder.resolve()
     _check_place(folder)
     settings = replace(settings, max_length=min(settings.max_length, context_length(source) or settings.max_length))
@@ -118,17 +140,39 @@ def train_judge(
             "measure it; raise max_length, or lower batch"
         )
     report(f"{len(pairs):,} pairs to train on, {len(short):,} held out")
-    model = train_reward(open_with_new_head(source, encoder.tokenizer, settings.seed), pairs, settings, report)
+    model, proof = _trained(source, encoder, pairs, settings, state, compute or ComputeSettings(), sinks, report)
     with replacing(folder) as aside:
         model.save_pretrained(aside)
         encoder.tokenizer.save_pretrained(aside)
     del model
     found = _measured(RewardModel(source.at_path(str(folder))), [data.measured[i] for i in short])
     left_out = data.left_out | {"too long": len(data.training) - len(kept) + len(data.measured) - len(short)}
-    judge = TrainedJudge(folder, len(pairs), left_out, *found)
+    judge = TrainedJudge(folder, len(pairs), left_out, *found, proof)
     write_text(folder / MEASURED, json.dumps(judge.to_dict(), indent=2) + "\n")
     write_text(folder / CARD, _card(judge, _named(ref.path), _named(base or source.path), settings))
     return judge
+
+
+def _trained(
+    source: ModelSource,
+    encoder: Encoder,
+    data: TrainingData,
+    settings: RewardSettings,
+    state: Path,
+    compute: ComputeSettings,
+    sinks: Sequence[Sink],
+    report: Report,
+) -> tuple[PreTrainedModel, Proof]:
+    try:
+        scorer, adapted = open_reward_scorer(source, encoder.tokenizer, settings)
+        proof = prove(scorer, data.pairs, compute.token_budget)
+        spare_memory(scorer, compute)
+        trainer = Trainer(compiled(scorer), data, JudgeObjective(), settings.training(len(data)), compute)
+        shown = Progress(trainer.updates, report)
+        train_to_the_end(trainer, state, LoopSettings(worth_minutes=WORTH_MINUTES), sinks=[shown, *sinks])
+    except torch.OutOfMemoryError as error:
+        raise OutOfMemory("the judge does not fit: try lora 16, a smaller max_length, or a smaller model") from error
+    return finished_model(scorer, adapted, trainer.masters.named), proof
 
 
 def _check_place(folder: Path) -> None:
@@ -146,19 +190,17 @@ def _margins(data: Comparisons) -> dict[int, float]:
 
 def _encoded(
     encoder: Encoder, rows: Sequence[Comparison], max_length: int, margins: dict[int, float]
-) -> tuple[RewardPairs, list[int]]:
+) -> tuple[TrainingData, list[int]]:
     """The pairs that are short enough, and which they are."""
     chosen, rejected = (
         encoder.tokenize([encoder.answered_text(row.prompt, getattr(row, side)) for row in rows])
         for side in ("chosen", "rejected")
     )
     short = [i for i in range(len(rows)) if max(len(chosen[i]), len(rejected[i])) <= max_length]
-
-    def kept(all_rows: Rows) -> Rows:
-        return [all_rows[i] for i in short]
-
-    strengths = torch.tensor([margins.get(rows[i].strength, 0.0) for i in short])
-    return RewardPairs(kept(chosen), kept(rejected), strengths), short
+    pad = padding_token(encoder.tokenizer)
+    pairs = EncodedPairs.of(reward_pair(chosen[i], rejected[i], pad) for i in short)
+    wanted = torch.tensor([margins.get(rows[i].strength, 0.0) for i in short])
+    return TrainingData(pairs, wanted, reference=torch.zeros(len(pairs), 2)), short
 
 
 def _measured(judge: RewardModel, rows: Sequence[Comparison]) -> tuple[Accuracy, dict[int, Accuracy], Calibration]:
@@ -214,7 +256,7 @@ def trained_judge(graph: Graph, name: str, training: JudgeTraining) -> Stage[Tra
 def places(training: JudgeTraining) -> tuple[DataRef, Reading]:
     """What to read, and how."""
     ref = DataRef.named(training.path, training.split, training.revision, training.config)
-    return ref, Reading(training.source, columns=training.columns)
+    return ref, Reading(training.source, SourceSettings(pairing=training.pairing), training.columns)
 
 
 def train(job: Job[TrainedJudgeSettings]) -> Notes:
@@ -224,18 +266,27 @@ def train(job: Job[TrainedJudgeSettings]) -> Notes:
         *places(given),
         job.source(job.settings.model),
         job.folder / MODEL.name,
-        RewardSettings(given.epochs, given.batch, given.learning_rate, given.max_length, given.lora, given.seed),
+        _settings(given),
+        job.state,
         held_out=given.held_out,
         margins=given.margins,
         base=job.settings.model.path,
+        compute=job.compute,
+        sinks=sinks_of(job.logging, job.stage.name),
         report=job.report,
     )
-    return {"trained_on": judge.trained_on, "left_out": judge.left_out, "held_out": asdict(judge.held_out)}
+    for log in LOGS:
+        shutil.copyfile(job.state / log, job.folder / log)
+    notes = {"trained_on": judge.trained_on, "left_out": judge.left_out, "held_out": asdict(judge.held_out)}
+    return notes | {"proof": judge.proof.notes}
+
+
+def _settings(given: JudgeTraining) -> RewardSettings:
+    return RewardSettings(given.epochs, given.batch, given.learning_rate, given.max_length, given.lora, given.seed)
 
 
 def _training_cost(estimates: Estimates, stage: Stage[TrainedJudgeSettings]) -> Cost:
-    """Only what it takes to hold it: how many pairs it learns from is known when they are read."""
-    return estimates.holding(stage.settings.model, stage.settings.training.lora)
+    return estimates.training_judge(stage.settings.model, stage.settings.training.lora)
 
 
 JUDGE_STAGE = Kind("judge", train, uses_model=True, cost=_training_cost)

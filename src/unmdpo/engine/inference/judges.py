@@ -9,6 +9,7 @@ from pydantic import Field, SerializeAsAny, model_validator
 from unmdpo.core.code import Code
 from unmdpo.core.settings import Count, Place, Strict, chosen_from
 from unmdpo.data.identity import Prompt
+from unmdpo.data.strength import PairRule
 from unmdpo.engine.inference.endpoints import Endpoint
 from unmdpo.engine.settings import ModelSource
 
@@ -53,6 +54,7 @@ class JudgeTraining(Strict):
     revision: str | None = Field(None, description="of the Hub dataset")
     config: str | None = Field(None, description="Hub configuration, or a subfolder")
     columns: dict[str, str] = Field({}, description="what a row is read for → its column")
+    pairing: PairRule = Field(PairRule(), description="which of several scored responses are compared")
     model: Place | None = Field(
         None, description="Hub name or folder of the model it starts from; default: the recipe's"
     )

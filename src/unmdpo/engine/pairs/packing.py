@@ -118,6 +118,7 @@ class PairBatch:
     target: Tensor  # (r,) the predicted response token
     response: Tensor  # (r,) 2·pair for chosen, 2·pair + 1 for rejected
     same: Tensor  # (pairs,) bool: both responses are the same tokens
+    last: Tensor  # (2·pairs,) index of the last token of chosen and rejected
     pairs: int
 
     def to(self, device: torch.device) -> Self:
@@ -168,6 +169,7 @@ class PackedBatch(PairBatch):
         prompt_ends = bases + sizes[:, 0]
         starts = np.stack([bases, prompt_ends, prompt_ends + sizes[:, 1]], axis=1).ravel()  # of segments
         segments = sizes.ravel()  # prompt, chosen, rejected of each pair
+        ends = prompt_ends[:, None] + np.cumsum(sizes[:, 1:], axis=1) - 1  # (n, 2)
 
         def each(values: NDArray[Any]) -> NDArray[Any]:
             """Repeats each segment's value for each of its tokens."""
@@ -200,6 +202,7 @@ class PackedBatch(PairBatch):
             target=torch.from_numpy(tokens[scored].astype(np.int64)),
             response=torch.from_numpy((2 * pair + part - CHOSEN)[scored]),
             same=same_responses(pairs),
+            last=torch.from_numpy(ends.ravel()),
             pairs=len(pairs),
             longest=int(positions.max(initial=0)) + 1,
             real=placed(np.ones(len(at)), 0).bool(),

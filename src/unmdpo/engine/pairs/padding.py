@@ -76,6 +76,7 @@ class PaddedBatch(PairBatch):
             target=tokens.flatten()[predictor + 1],
             response=torch.cat(responses),
             same=same_responses(pairs),
+            last=torch.tensor([number * longest + len(row) - 1 for number, row in enumerate(rows)]),
             pairs=len(pairs),
         )
 
@@ -96,6 +97,7 @@ class SingleBatch(PairBatch):
             target=batch.target,
             response=batch.response,
             same=batch.same,
+            last=batch.last,
             pairs=batch.pairs,
             lengths=tuple(map(len, rows)),
             prompts=tuple(len(pair.prompt) for pair in pairs for _ in range(2)),

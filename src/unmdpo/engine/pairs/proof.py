@@ -62,10 +62,15 @@ class Proof:
     pairs: int
     passed_over: dict[str, str] = field(default_factory=dict)  # faster layouts, and why not
 
+    @property
+    def notes(self) -> dict[str, object]:
+        """For a manifest."""
+        return {"layout": self.layout, "error": self.error, "own_error": self.own_error}
+
 
 def prove(scorer: PairScorer, pairs: EncodedPairs, token_budget: int | None = None) -> Proof:
     """Finds the fastest layout that is right, and has the scorer use it."""
-    sample = Sample(pairs, microbatch_tokens(scorer, token_budget))
+    sample = Sample(pairs, microbatch_tokens(scorer, token_budget), summed=scorer.summed)
     if not len(sample):
         return Proof(scorer.packing.layout, 0.0, None, 0)
     _check_sizes(scorer.model, pairs)

@@ -11,8 +11,9 @@ from unmdpo.engine.text.encode import EncodedPair, EncodedPairs, longest
 class Sample:
     """Pairs whose scores are compared, and others that fill the rows around them as in training."""
 
-    def __init__(self, pairs: EncodedPairs, budget: int) -> None:
-        self.places, self.budget = _handful(pairs), budget
+    def __init__(self, pairs: EncodedPairs, budget: int, *, summed: bool = True) -> None:
+        """Are scores `summed` over tokens, their errors grow with the root of their number."""
+        self.places, self.budget, self.summed = _handful(pairs), budget, summed
         others = [int(i) for i in pairs.valid.nonzero()[0] if i not in self.places]
         enough = np.cumsum(pairs.lengths[others].sum(axis=1)).searchsorted(budget) + 1
         self.pairs = pairs.select([*self.places, *others[:enough]])
@@ -27,7 +28,9 @@ class Sample:
 
     @property
     def roots(self) -> Tensor:
-        """(n, 2) of the responses' tokens."""
+        """(n, 2) of the numbers of tokens that errors add up over."""
+        if not self.summed:
+            return torch.ones(len(self), 2, dtype=torch.float64)
         return torch.from_numpy(self.lengths[: len(self), 1:]).double().sqrt()
 
     @torch.no_grad()
@@ -45,6 +48,8 @@ class Sample:
                     scores[[members[place] for place in mine]] = found[mine]
         finally:
             scorer.settle()
+            if scorer.router is not None:
+                scorer.router.forget()  # this was not training
             scorer.train(was_training)
         return scores
 

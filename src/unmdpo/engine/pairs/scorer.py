@@ -43,6 +43,7 @@ class PairScorer(nn.Module):
     """
 
     proven = False
+    summed = True  # scores are sums over tokens, and so are their errors
 
     def __init__(self, model: PreTrainedModel, device: torch.device | None = None) -> None:
         """`device` is where a model without weights will be."""
@@ -111,6 +112,12 @@ class PairScorer(nn.Module):
 
 def _fused_log_probs(model: PreTrainedModel, head: Head, batch: PairBatch, router: Router | None) -> Tensor:
     """(r,) log-probabilities of the response tokens. Only the tokens that predict them go through the head."""
+    predicting = hidden_states(model, batch, router).index_select(0, batch.predictor)  # (r, d)
+    return head.log_probs(model.get_output_embeddings(), predicting, batch.target)  # type: ignore[no-untyped-call]
+
+
+def hidden_states(model: PreTrainedModel, batch: PairBatch, router: Router | None) -> Tensor:
+    """(rows · length, d) of the last layer."""
     more = {} if router is None else {"output_router_logits": True}
     if isinstance(batch, PackedBatch):
         with packed_masks(model, batch):
@@ -125,8 +132,8 @@ def _fused_log_probs(model: PreTrainedModel, head: Head, batch: PairBatch, route
         made = body(model)(input_ids=batch.tokens, attention_mask=mask, use_cache=False, **more)
     if router is not None:
         router.watch(made.router_logits, batch.real.flatten())
-    predicting = made.last_hidden_state.flatten(0, 1).index_select(0, batch.predictor)  # (r, d)
-    return head.log_probs(model.get_output_embeddings(), predicting, batch.target)  # type: ignore[no-untyped-call]
+    states: Tensor = made.last_hidden_state
+    return states.flatten(0, 1)
 
 
 def _own_log_probs(model: PreTrainedModel, batch: PairBatch) -> Tensor:

@@ -5,6 +5,7 @@ prefix, and only the response with its end-of-turn token is scored. The prompt's
 answers: a response that would merge with them is tokenized by itself.
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -261,6 +262,12 @@ class EncodedPairs:
     def within(self, most: int) -> int:
         """How many pairs have sequences of at most this many tokens."""
         return int((longest(self.lengths) <= most).sum())
+
+    @cached_property
+    def digest(self) -> str:
+        """Of all tokens, and where they belong."""
+        arrays = [np.ascontiguousarray(array) for array in self._arrays().values()]
+        return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
 
     @property
     def valid_lengths(self) -> NDArray[np.int32]:

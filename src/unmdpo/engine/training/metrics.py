@@ -46,7 +46,7 @@ class JsonLines:
 class Progress:
     """Reports progress as a short text after every update."""
 
-    def __init__(self, updates: int, show: Callable[[str], None]) -> None:
+    def __init__(self, updates: int, show: Callable[[str], object]) -> None:
         self.updates, self.show = updates, show
 
     def log(self, update: int, metrics: Metrics) -> None:

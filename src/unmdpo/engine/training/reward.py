@@ -1,33 +1,40 @@
-"""Trains a judge: a language model with a score head, on pairs with a better and a worse response.
+"""Judges on the engine: a language model with a score head learns which of two responses is better.
 
 The loss is −log σ(r⁺ − r⁻ − m), where the margin m grows with the strength of the preference (Touvron et al., 2023,
-"Llama 2", Section 3.2.2); without strengths it is zero, the usual loss of Bradley and Terry.
+"Llama 2", Section 3.2.2); without strengths it is zero, the usual loss of Bradley and Terry. Everything else is as for
+a policy: pairs share what their conversations have in common, a proof comes first, and training resumes.
 """
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import logsigmoid
+from torch.nn.functional import linear, logsigmoid
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from unmdpo.core.errors import OutOfMemory, UserError
+from unmdpo.core.errors import UserError
+from unmdpo.core.settings import Strict
+from unmdpo.engine.adapters import add_lora
 from unmdpo.engine.inference.reward_model import HEADS
-from unmdpo.engine.models import disable_dropout, read_weights
-from unmdpo.engine.pairs.padding import alike, padded
+from unmdpo.engine.models import compute_dtype, read_weights
+from unmdpo.engine.pairs.masks import CannotPack
+from unmdpo.engine.pairs.packing import PairBatch
+from unmdpo.engine.pairs.padding import PaddedBatch, SingleBatch
+from unmdpo.engine.pairs.rope import forget_length
+from unmdpo.engine.pairs.scorer import PairScorer, hidden_states
 from unmdpo.engine.ranks import local_device
-from unmdpo.engine.settings import AdapterSettings, ModelSource, updates_per_epoch
-from unmdpo.engine.tally import Report
-from unmdpo.engine.training.schedule import batch_of, learning_rate
+from unmdpo.engine.settings import AdapterSettings, ModelSource, ObjectiveChoice, TrainingSettings, updates_per_epoch
+from unmdpo.engine.text.encode import EncodedPair
+from unmdpo.objectives import Objective, PairLogps
 
-CPU_TOKENS, GPU_TOKENS = 8_192, 16_384  # in one padded pass
+if TYPE_CHECKING:
+    from unmdpo.engine.adapters import PeftModel
+
 WARMUP = 0.05  # of all updates
-CLIP = 1.0
-Rows = list[list[int]]  # tokens of whole conversations
 
 
 @dataclass(frozen=True)
@@ -39,101 +46,133 @@ class RewardSettings:
     rank: int | None = None  # of an adapter, which is merged in the end
     seed: int = 42
 
-
-@dataclass(frozen=True)
-class RewardPairs:
-    """Tokenized conversations with either response, and by how much the better one should win."""
-
-    chosen: Rows
-    rejected: Rows
-    margins: Tensor  # (n,)
-
-    def __len__(self) -> int:
-        return len(self.chosen)
+    def training(self, pairs: int) -> TrainingSettings:
+        """As the engine has it."""
+        updates = self.epochs * updates_per_epoch(pairs, self.batch)
+        return TrainingSettings(
+            epochs=self.epochs, batch=self.batch, learning_rate=self.learning_rate, warmup=round(WARMUP * updates),
+            schedule="cosine", weight_decay=0.0, betas=(0.9, 0.999), eps=1e-8, seed=self.seed,
+        )  # fmt: skip
 
 
-def open_with_new_head(source: ModelSource, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
-    """The model with a score head that starts the same each time; all its other weights come from the files."""
+def _loss(pairs: PairLogps) -> Tensor:
+    """(n,) relative to a reference that scores everything 0; the margin is in the place of the strength."""
+    return -logsigmoid(pairs.log_ratio - pairs.strength)
+
+
+JUDGE = Objective("judge", "a reward model's loss, with margins", _loss, Strict)
+
+
+class JudgeObjective(ObjectiveChoice):
+    """No policy learns by it, so it is not among the objectives of recipes."""
+
+    name: str = JUDGE.name
+
+    @property
+    def objective(self) -> Objective:
+        return JUDGE
+
+
+class RewardScorer(PairScorer):
+    """A sequence classifier with one output as a function from pairs to scores of their conversations."""
+
+    summed = False
+
+    def forward(self, batch: PairBatch) -> Tensor:
+        """(pairs, 2) scores of chosen and rejected, float32 at least."""
+        if isinstance(batch, SingleBatch) or (isinstance(batch, PaddedBatch) and batch.masked):
+            scores = self._own_scores(batch)
+        else:
+            head = getattr(self.model, "score", None)
+            if not isinstance(head, nn.Linear):
+                raise CannotPack("its score is not a plain function of its last hidden state")
+            found = hidden_states(self.model, batch, None).index_select(0, batch.last)  # (2·pairs, d)
+            wide = torch.promote_types(found.dtype, torch.float32)
+            scores = linear(found.to(wide), *(part.to(wide) for part in head.parameters()))
+        chosen, rejected = scores.view(batch.pairs, 2).unbind(dim=1)
+        return torch.stack([chosen, torch.where(batch.same, chosen, rejected)], dim=1)
+
+    def _own_scores(self, batch: PairBatch) -> Tensor:
+        """(2·pairs,) by the model's own code, which looks for the last token that does not pad."""
+        pad = self.model.config.pad_token_id
+        if isinstance(batch, PaddedBatch):
+            tokens = torch.where(batch.real, batch.tokens, pad)
+            logits = [self.model(input_ids=tokens, attention_mask=batch.mask).logits]
+        else:
+            assert isinstance(batch, SingleBatch)
+            logits = []
+            with torch.compiler.set_stance("force_eager"):  # each length would be compiled anew
+                for row, length in zip(batch.tokens, batch.lengths, strict=True):
+                    forget_length(self.model)
+                    logits.append(self.model(input_ids=row[None, :length]).logits)
+        scores = torch.cat(logits).flatten()
+        return scores.to(torch.promote_types(scores.dtype, torch.float32))
+
+
+def open_reward_scorer(
+    source: ModelSource, tokenizer: PreTrainedTokenizerBase, settings: RewardSettings
+) -> tuple[RewardScorer, "PeftModel | None"]:
+    """The model with a score head that starts the same each time, and an adapter if wanted; all its other weights come
+    from the files."""
+    device = local_device()
+    model = open_with_new_head(source, tokenizer, settings.seed, compute_dtype(device))
+    model.to(device)  # type: ignore[arg-type]
+    adapted = None
+    if settings.rank is not None:
+        heads = [name for name in HEADS if isinstance(getattr(model, name, None), nn.Linear)]
+        adapted = add_lora(model, AdapterSettings(rank=settings.rank), settings.seed, left_out=heads)
+        for name in heads:
+            getattr(model, name).requires_grad_(True)
+    return RewardScorer(model), adapted
+
+
+def open_with_new_head(
+    source: ModelSource, tokenizer: PreTrainedTokenizerBase, seed: int, dtype: torch.dtype = torch.float32
+) -> PreTrainedModel:
     torch.manual_seed(seed)
     before = logging.get_verbosity()
     logging.set_verbosity_error()  # type: ignore[no-untyped-call] # that the head is new is no news
     try:
-        model = read_weights(AutoModelForSequenceClassification, source, new=HEADS, dtype=torch.float32, num_labels=1)
+        model = read_weights(AutoModelForSequenceClassification, source, new=HEADS, dtype=dtype, num_labels=1)
     finally:
         logging.set_verbosity(before)
-    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-    if pad is None:
-        raise UserError(f"'{source.path}': its tokenizer has neither a padding token nor one that ends a text")
+    pad = padding_token(tokenizer)
     model.config.pad_token_id = model.config.get_text_config().pad_token_id = pad
-    disable_dropout(model)
-    model.to(local_device())  # type: ignore[arg-type]
     return model
 
 
-def train_reward(
-    model: PreTrainedModel, pairs: RewardPairs, settings: RewardSettings, report: Report
+def padding_token(tokenizer: PreTrainedTokenizerBase) -> int:
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+    if not isinstance(pad, int):
+        raise UserError("the judge's tokenizer has neither a padding token nor one that ends a text")
+    return pad
+
+
+def reward_pair(chosen: Sequence[int], rejected: Sequence[int], pad: int) -> EncodedPair:
+    """Two whole conversations, with what they have in common as the prompt. A score is read at the last token that
+    does not pad, and nothing after it matters."""
+    one, other = (_without_padding(np.array(row, dtype=np.int32), pad) for row in (chosen, rejected))
+    most = min(len(one), len(other)) - 1  # each keeps a token of its own
+    differing = (one[:most] != other[:most]).nonzero()[0]
+    shared = int(differing[0]) if len(differing) else most
+    return EncodedPair(one[:shared], one[shared:], other[shared:], valid=True)
+
+
+def _without_padding(row: Any, pad: int) -> Any:
+    """Without the padding tokens that it ends with: where the padding token ends a text, one may."""
+    real = (row != pad).nonzero()[0]
+    return row[: int(real[-1]) + 1] if len(real) else row
+
+
+def finished_model(
+    scorer: RewardScorer, adapted: "PeftModel | None", masters: dict[str, nn.Parameter]
 ) -> PreTrainedModel:
-    """Trains all weights, or an adapter that is merged into them in the end."""
-    if model.device.type == "cuda":  # judges may be large, and this costs a third more time
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-    trained: Any = model if settings.rank is None else _with_adapter(model, settings.rank)
-    weights = [weight for weight in trained.parameters() if weight.requires_grad]
-    optimizer = torch.optim.AdamW(weights, lr=settings.learning_rate, weight_decay=0.0)
-    updates = settings.epochs * updates_per_epoch(len(pairs), settings.batch)
-    trained.train()
-    for update in range(updates):
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(
-                update, peak=settings.learning_rate, warmup=round(WARMUP * updates), updates=updates, schedule="cosine"
-            )
-        try:
-            loss, right = _step(trained, pairs, batch_of(update, len(pairs), settings.batch, settings.seed))
-        except torch.OutOfMemoryError as error:
-            raise OutOfMemory(
-                "the judge does not fit: try lora 16, a smaller max_length, or a smaller model"
-            ) from error
-        if not torch.isfinite(torch.tensor(loss)):
-            raise UserError(f"the loss of update {update + 1} is not finite: lower the learning rate")
-        nn.utils.clip_grad_norm_(weights, CLIP)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        report(f"{update + 1}/{updates} · loss {loss:.4f} · accuracy {right:.2f}")
-    return model if settings.rank is None else trained.merge_and_unload()
-
-
-def _step(model: PreTrainedModel, pairs: RewardPairs, members: Sequence[int]) -> tuple[float, float]:
-    """Adds up the gradients of a batch; its mean loss, and the share of pairs in the right order."""
-    longest = [2 * max(len(pairs.chosen[i]), len(pairs.rejected[i])) for i in members]
-    budget = GPU_TOKENS if model.device.type == "cuda" else CPU_TOKENS
-    total, right = 0.0, 0
-    for group in alike(longest, budget):
-        slots = [members[place] for place in group]
-        rows = [pairs.chosen[i] for i in slots] + [pairs.rejected[i] for i in slots]
-        better, worse = _scores(model, rows).chunk(2)
-        loss = -logsigmoid(better - worse - pairs.margins[slots].to(better.device)).sum() / len(members)
-        loss.backward()  # type: ignore[no-untyped-call]
-        total, right = total + loss.item(), right + int((better > worse).sum())
-    return total, right / len(members)
-
-
-def _scores(model: PreTrainedModel, rows: Rows) -> Tensor:
-    """(n,) float32."""
-    tokens, mask = (each.to(model.device) for each in padded(rows, model.config.pad_token_id, "right"))
-    on_gpu = model.device.type == "cuda"
-    with torch.autocast("cuda", torch.bfloat16) if on_gpu else nullcontext():
-        found: Tensor = model(input_ids=tokens, attention_mask=mask).logits
-    return found.view(-1).float()
-
-
-def _with_adapter(model: PreTrainedModel, rank: int) -> Any:
-    try:
-        from peft import LoraConfig, TaskType, get_peft_model  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise UserError("LoRA needs PEFT: pip install 'unmdpo[lora]'") from error
-    heads = [name for name in HEADS if hasattr(model, name)]
-    settings = AdapterSettings(rank=rank)
-    config = LoraConfig(
-        r=rank, lora_alpha=2 * rank, target_modules=settings.targets, task_type=TaskType.SEQ_CLS,
-        exclude_modules=heads, modules_to_save=heads,
-    )  # fmt: skip
-    return get_peft_model(model, config)
+    """The trained judge in float32, its adapter merged."""
+    model: Any = scorer.model
+    model.float()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name in masters:
+                weight.copy_(masters[name])
+    finished: PreTrainedModel = model if adapted is None else adapted.merge_and_unload()
+    return finished

@@ -12,7 +12,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, LlamaConfig, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    LlamaConfig,
+    PreTrainedModel,
+)
 
 from unmdpo.core.errors import UserError
 from unmdpo.core.settings import PanelSize
@@ -124,13 +131,20 @@ class Estimates:
         memory = _reading_memory(shape, self.ranks) + working_memory(shape, READ_TOKENS)
         return Cost(tokens, 2 * parameters(shape) * tokens, memory, ranks=self.ranks, share=_size_share(shape))
 
-    def holding(self, model: ModelSource, rank: int | None) -> Cost:
-        """What training a model by itself takes in memory: weights in float32, gradients and moments of what is
-        trained, perhaps an adapter, and a layer at a time."""
-        shape = meta_model(model)
-        trained = parameters(shape) if rank is None else adapter_size(shape, AdapterSettings(rank=rank))
-        memory = 4.0 * parameters(shape) + 12.0 * trained + working_memory(shape, READ_TOKENS)
-        return Cost(memory=memory, disk=4.0 * parameters(shape), kept=4.0 * parameters(shape))
+    def training_judge(self, model: ModelSource, rank: int | None) -> Cost:
+        """The memory that it takes; how many pairs it learns from is known when they are read."""
+        shape, adapter = meta_model(model, judge=True), None if rank is None else AdapterSettings(rank=rank)
+        memory, checkpointing = self._memory_to_train(shape, adapter)
+        trained = parameters(shape) if adapter is None else adapter_size(shape, adapter)
+        kept = 4.0 * parameters(shape)
+        return Cost(
+            memory=memory,
+            disk=KEPT * 12.0 * trained + kept,
+            kept=kept,
+            checkpointing=checkpointing,
+            share=_size_share(shape),
+            microbatch=self._microbatch(shape),
+        )
 
     def writing(self, model: ModelSource, tokens: float) -> Cost:
         """The cost of generating this many tokens, one at a time."""
@@ -147,15 +161,13 @@ class Estimates:
         updates = settings.updates or (settings.epochs or 1) * int(slots // settings.batch)
         seen = updates * settings.batch / max(1, len(self.lengths))
         passes = _passes(shape, settings.adapter) + objective.objective.adaptive
-        needs = {flag: self._training_memory(shape, flag, settings.adapter) for flag in (False, True)}
-        wanted = self.compute.activation_checkpointing
-        checkpointing = needs[False] > USABLE * self.memory if wanted is None else wanted
+        memory, checkpointing = self._memory_to_train(shape, settings.adapter)
         trained = parameters(shape) if settings.adapter is None else adapter_size(shape, settings.adapter)
         exported = _exported(shape, trained, settings.adapter)
         return Cost(
             tokens=seen * float(self.lengths.sum()),
             flops=(passes + checkpointing) * seen * self._pass(shape),
-            memory=needs[checkpointing],
+            memory=memory,
             disk=KEPT * 12.0 * trained + exported,
             kept=exported,
             ranks=self.ranks,
@@ -172,6 +184,13 @@ class Estimates:
         if id(shape) not in self._known:
             self._known[id(shape)] = forward_flops(shape, self.lengths)
         return self._known[id(shape)]
+
+    def _memory_to_train(self, shape: PreTrainedModel, adapter: AdapterSettings | None) -> tuple[float, bool]:
+        """And whether activations are recomputed."""
+        needs = {flag: self._training_memory(shape, flag, adapter) for flag in (False, True)}
+        wanted = self.compute.activation_checkpointing
+        checkpointing = needs[False] > USABLE * self.memory if wanted is None else wanted
+        return needs[checkpointing], checkpointing
 
     def _training_memory(self, shape: PreTrainedModel, checkpointing: bool, adapter: AdapterSettings | None) -> float:
         """With an adapter, nearly nothing is trained; without one, everything is."""
@@ -239,13 +258,13 @@ def _size_share(model: PreTrainedModel) -> float:
     return MEASURED_SHARES[min(MEASURED_SHARES, key=lambda known: abs(np.log(size / known)))]
 
 
-def meta_model(source: ModelSource) -> PreTrainedModel:
-    """The model's shape, without weights."""
-    return _built(source.path, source.revision, source.gguf_file, source.trust_remote_code)
+def meta_model(source: ModelSource, *, judge: bool = False) -> PreTrainedModel:
+    """The model's shape, without weights; with a score head, if it is to become a judge."""
+    return _built(source.path, source.revision, source.gguf_file, source.trust_remote_code, judge)
 
 
 @lru_cache(maxsize=8)
-def _built(path: str, revision: str | None, gguf_file: str | None, trust: bool) -> PreTrainedModel:
+def _built(path: str, revision: str | None, gguf_file: str | None, trust: bool, judge: bool) -> PreTrainedModel:
     if path in KNOWN_SHAPES:
         config: Any = LlamaConfig(**SHAPES[KNOWN_SHAPES[path]])
     else:
@@ -256,9 +275,9 @@ def _built(path: str, revision: str | None, gguf_file: str | None, trust: bool) 
             reason = str(error).splitlines()[0]
             raise UserError(f"cannot plan for the model '{path}': {reason}") from error
     causal = type(config) in AutoModelForCausalLM._model_mapping or "auto_map" in config.to_dict()
-    kind = AutoModelForCausalLM if causal else AutoModel  # a judge may be an encoder
+    kind: Any = AutoModelForCausalLM if causal else AutoModel  # a judge may be an encoder
+    if judge:
+        kind = AutoModelForSequenceClassification
     with torch.device("meta"):
-        model: PreTrainedModel = kind.from_config(  # type: ignore[no-untyped-call]
-            config, dtype=torch.bfloat16, trust_remote_code=trust
-        )
+        model: PreTrainedModel = kind.from_config(config, dtype=torch.bfloat16, trust_remote_code=trust)
     return model

@@ -171,7 +171,7 @@ def prove_in(job: Job[Any], scorer: PairScorer) -> Notes:
         known = prove(scorer, pairs, job.compute.token_budget)
         if place is not None and ranks.first:
             write_json(place, asdict(known))
-    return {"layout": known.layout, "error": known.error, "own_error": known.own_error}
+    return known.notes
 
 
 def _key(job: Job[Any], scorer: PairScorer, pairs: EncodedPairs) -> str:
