@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -167,12 +168,32 @@ def kernel_options(model: PreTrainedModel) -> dict[str, Any]:
 
 
 def compile_layers(scorer: PairScorer) -> None:
-    """Compiles each decoder layer; all layers share the compiled code. With FlashAttention it takes any length; with
-    FlexAttention it is made anew for each of a few. Padded batches have too many, and what routers do could not be
-    watched."""
-    if not scorer.packing.packs or scorer.router is not None:
+    """Compiles each decoder layer; all layers share the compiled code. With FlexAttention it is made anew for each of
+    a few lengths; without, it takes any. What routers do could not be watched in it, and loops over tokens, as in
+    layers with a state, would be compiled for every length."""
+    layout = scorer.packing.layout
+    if layout in ("masked", "single") or scorer.router is not None or scorer.model._is_stateful:
         return
     # a few shapes, each with and without gradient, and a first layer whose input needs no gradient
     torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
-    for layer in decoder_layers(scorer.model):
-        layer.compile(fullgraph=True, dynamic=scorer.packing.layout == "flash", options=SAME_ROUNDING)
+    layers = decoder_layers(scorer.model)
+    for layer in layers:
+        layer.compile(fullgraph=True, dynamic=layout != "packed", options=SAME_ROUNDING)
+    if layout == "padded" and not _runs(scorer):  # a family that nobody has tried this with
+        for layer in layers:
+            layer._compiled_call_impl = None
+
+
+def _runs(scorer: PairScorer) -> bool:
+    """Whether a small batch goes through the model and back."""
+    row = np.arange(3, dtype=np.int32)
+    pairs = [EncodedPair(row, row, row[:2], valid=True)] * 3
+    try:
+        scorer(scorer.prepare(pairs, scorer.default_budget).to(scorer.device)).sum().backward()
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # whatever compilers make of a model's code
+        return False
+    finally:
+        scorer.zero_grad(set_to_none=True)
+    return True
