@@ -149,7 +149,7 @@ def trained(
     }
     if scorer.device.type == "cuda":
         line["peak_gib"] = round(torch.cuda.max_memory_allocated() / GIB, 2)
-        expected = estimate(scorer.model, trainer.budget, checkpointing=False)
+        expected = estimate(scorer.model, trainer.budget, checkpointing=False, compiles=scorer.compiles)
         line["estimated_gib"] = round(expected.total / GIB, 2)
     return line
 

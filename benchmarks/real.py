@@ -100,10 +100,9 @@ def whole_run(model: str, data: Path, template: str | None, jobs: int | None) ->
         command += [] if jobs is None else ["--jobs", str(jobs)]
         watch, began = Watch(), time.time()
         watch.start()
-        done = subprocess.run(command, capture_output=True, text=True)
+        subprocess.run(command)
         ended = time.time()
         watch.stop()
-        print(done.stdout[-6000:], done.stderr[-6000:], sep="\n", flush=True)
         show(store, watch, began, ended)
 
 

@@ -367,7 +367,7 @@ def test_checkpointing_is_chosen_when_memory_is_short(monkeypatch):
     needed = estimate(model, 16_384, checkpointing=False).total
     for memory, expected in ((needed, True), (1.2 * needed, False)):
         monkeypatch.setattr("unmdpo.engine.cost.available", lambda _, memory=memory: memory)
-        assert needs_checkpointing(model, 16_384) is expected
+        assert needs_checkpointing(PairScorer(model), 16_384) is expected
     monkeypatch.undo()
     assert available(CPU) > 2**28
 

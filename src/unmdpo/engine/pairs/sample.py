@@ -16,22 +16,24 @@ class Sample:
         self.places, self.budget, self.summed = _handful(pairs), budget, summed
         others = [int(i) for i in pairs.valid.nonzero()[0] if i not in self.places]
         enough = np.cumsum(pairs.lengths[others].sum(axis=1)).searchsorted(budget) + 1
-        self.pairs = pairs.select([*self.places, *others[:enough]])
-        self.lengths = np.array([[len(p.prompt), len(p.chosen), len(p.rejected)] for p in self.pairs], dtype=np.int32)
+        first, *rest = self.places or [0]
+        order = [first, *others[:enough], *rest] if self.places else []  # in a row, some come before the others
+        self.pairs, self._mine = pairs.select(order), [order.index(place) for place in self.places]
+        self.lengths = pairs.lengths[order]
 
     def __len__(self) -> int:
         return len(self.places)
 
     @property
     def compared(self) -> list[EncodedPair]:
-        return self.pairs[: len(self)]
+        return [self.pairs[i] for i in self._mine]
 
     @property
     def roots(self) -> Tensor:
         """(n, 2) of the numbers of tokens that errors add up over."""
         if not self.summed:
             return torch.ones(len(self), 2, dtype=torch.float64)
-        return torch.from_numpy(self.lengths[: len(self), 1:]).double().sqrt()
+        return torch.from_numpy(self.lengths[self._mine, 1:]).double().sqrt()
 
     @torch.no_grad()
     def scores(self, scorer: PairScorer, *, training: bool, budget: int | None = None) -> Tensor:
@@ -41,11 +43,11 @@ class Sample:
         scorer.train(training)
         try:
             for members in scorer.packing.groups(self.lengths, budget).all:
-                mine = [place for place, member in enumerate(members) if member < len(self)]
+                mine = [(row, self._mine.index(member)) for row, member in enumerate(members) if member in self._mine]
                 if mine:
                     batch = scorer.prepare([self.pairs[i] for i in members], budget)
                     found = scorer(batch.to(scorer.device)).double().cpu()
-                    scores[[members[place] for place in mine]] = found[mine]
+                    scores[[place for _, place in mine]] = found[[row for row, _ in mine]]
         finally:
             scorer.settle()
             if scorer.router is not None:

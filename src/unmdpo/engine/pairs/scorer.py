@@ -80,6 +80,12 @@ class PairScorer(nn.Module):
         name: str = self.model.config.get_text_config()._attn_implementation
         return name
 
+    @property
+    def compiles(self) -> bool:
+        """Whether layers are compiled on a GPU. What routers do could not be watched, and loops over tokens, as in
+        layers with a state, would be compiled for every length."""
+        return self.packing.layout not in ("masked", "single") and can_compile(self.model)
+
     def forward(self, batch: PairBatch) -> Tensor:
         """(pairs, 2) summed log-probabilities of chosen and rejected, float32 at least."""
         if self.router is not None:
@@ -167,13 +173,16 @@ def kernel_options(model: PreTrainedModel) -> dict[str, Any]:
     return {"kernel_options": HOPPER_BLOCKS}
 
 
+def can_compile(model: PreTrainedModel) -> bool:
+    return Router.of(model) is None and not model._is_stateful
+
+
 def compile_layers(scorer: PairScorer) -> None:
     """Compiles each decoder layer; all layers share the compiled code. With FlexAttention it is made anew for each of
-    a few lengths; without, it takes any. What routers do could not be watched in it, and loops over tokens, as in
-    layers with a state, would be compiled for every length."""
-    layout = scorer.packing.layout
-    if layout in ("masked", "single") or scorer.router is not None or scorer.model._is_stateful:
+    a few lengths; without, it takes any."""
+    if not scorer.compiles:
         return
+    layout = scorer.packing.layout
     # a few shapes, each with and without gradient, and a first layer whose input needs no gradient
     torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
     layers = decoder_layers(scorer.model)
