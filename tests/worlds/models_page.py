@@ -132,7 +132,7 @@ def page(found):
     missing = [f"| `{name}` | {why} |" for name, why in NOT_TRIED.items()]
     counts = {
         kind: sum(each["layout"] == kind for each in found.values())
-        for kind in ("packed", "padded", "single", "refused")
+        for kind in ("packed", "padded", "masked", "single", "refused")
     }
     summary = ", ".join(f"{count} {kind}" for kind, count in counts.items())
     return "\n".join(

@@ -152,11 +152,17 @@ def _all_kinds(schema: dict[str, Any]) -> None:
 def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
     """Without references, which would be looked for in the recipe's own definitions."""
     known = schema.pop("$defs", {})
-    for name, described in schema["properties"].items():
-        if "$ref" in described:
-            inner = dict(known[described["$ref"].rpartition("/")[2]])
-            schema["properties"][name] = inner | {key: value for key, value in described.items() if key != "$ref"}
-    return schema
+
+    def inlined(part: Any) -> Any:
+        if isinstance(part, list):
+            return [inlined(each) for each in part]
+        if not isinstance(part, dict):
+            return part
+        found = known[part["$ref"].rpartition("/")[2]] if "$ref" in part else {}
+        return {key: inlined(value) for key, value in (found | part).items() if key != "$ref"}
+
+    whole: dict[str, Any] = inlined(schema)
+    return whole
 
 
 AnyJudge = Annotated[SerializeAsAny[JudgeSettings], chosen_from(_chosen), Field(json_schema_extra=_all_kinds)]
