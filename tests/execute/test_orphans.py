@@ -68,9 +68,9 @@ def test_workers_end_with_a_command_that_was_killed(tmp_path):
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_runs_of_a_sweep_end_with_it(tmp_path):
-    words = ["lab", "sweep", "length", "--seeds", "2", "--jobs", "2", "--folder", str(tmp_path)]
+    words = ["length", "--seeds", "2", "--jobs", "2", "--folder", str(tmp_path)]
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
-    command = subprocess.Popen([sys.executable, "-c", START, *words], **pipes)
+    command = subprocess.Popen([sys.executable, "-m", "benchmarks.lab", *words], **pipes)
     until(lambda: [*(tmp_path / "store" / "work").glob("*/result/metrics.jsonl")])
     command.kill()
     command.wait()

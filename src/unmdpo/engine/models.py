@@ -22,6 +22,7 @@ from transformers import (
 )
 
 from unmdpo.core.errors import UnmdpoWarning, UserError
+from unmdpo.engine.gguf_reader import remember_gguf
 from unmdpo.engine.model_files import AGAIN, check_files, check_hub_weights
 from unmdpo.engine.settings import ModelSource
 
@@ -215,6 +216,8 @@ def read_template(template: str) -> str:
 def explaining(what: str, source: ModelSource) -> Iterator[None]:
     """Explains why something could not be loaded. Damaged files make the libraries raise anything, as the model's own
     code may."""
+    if source.gguf_file is not None:
+        remember_gguf()
     try:
         yield
     except (torch.OutOfMemoryError, UserError):

@@ -1,8 +1,5 @@
 """Converts a model in one quantized file, once, into a folder that loads in half a second."""
 
-import contextlib
-import functools
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -29,31 +26,11 @@ def converted_model(graph: Graph, model: ModelSource, suffix: str = "") -> dict[
 def convert(job: Job[ConvertedSettings]) -> Notes:
     """Saves a GGUF file's weights, dequantized to bfloat16, with its tokenizer and chat template."""
     source, folder = job.settings.model, job.folder / MODEL.name
-    with _read_once():
-        tokenizer = load_tokenizer(source)
-        model = load_model(source, device=torch.device("cpu"), dtype=torch.bfloat16)
+    tokenizer = load_tokenizer(source)
+    model = load_model(source, device=torch.device("cpu"), dtype=torch.bfloat16)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return {"parameters": model.num_parameters()}
-
-
-@contextlib.contextmanager
-def _read_once() -> Iterator[None]:
-    """Transformers parses a GGUF file again for each of tokenizer, configuration and weights, and works out the names
-    of weights again for every module: most of half a minute for 100 MB. Within this, both are remembered."""
-    try:
-        import gguf  # noqa: PLC0415 - an extra
-    except ImportError:
-        yield  # whoever needs it says so
-        return
-    before = {name: getattr(gguf, name) for name in ("GGUFReader", "get_tensor_name_map")}
-    for name, made in before.items():
-        setattr(gguf, name, functools.cache(made))
-    try:
-        yield
-    finally:
-        for name, made in before.items():
-            setattr(gguf, name, made)
 
 
 CONVERTED_STAGE = Kind(CONVERTED, convert)
