@@ -101,7 +101,7 @@ def errors(scorer: PairScorer, pairs: EncodedPairs) -> Iterator[dict[str, Any]]:
             "right": right,
             "error": error,
             "own_error": trial.own_error,
-            "bound": float((trial._chance / sample.roots).max()),
+            "bound": float((trial._chance / trial._units).max()),
             "per_root_token": None if found is None else float(((found - trial._truth).abs() / sample.roots).max()),
             "why": trial.passed_over.get(layout),
         }

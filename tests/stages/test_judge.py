@@ -18,6 +18,7 @@ from unmdpo.core.errors import UserError
 from unmdpo.engine.inference.reward_model import RewardModel
 from unmdpo.engine.models import load_tokenizer
 from unmdpo.engine.pairs.packing import PackedBatch
+from unmdpo.engine.pairs.proof import prove
 from unmdpo.engine.pairs.score import score
 from unmdpo.engine.settings import ComputeSettings, ModelSource
 from unmdpo.engine.text.encode import EncodedPairs, Encoder
@@ -209,7 +210,7 @@ def judge_trainer(folder, budget, **changes):
     source, settings = ModelSource(path=str(folder / "model")), RewardSettings(**{"batch": 2, **changes})
     tokenizer = load_tokenizer(source)
     scorer, adapted = open_reward_scorer(source, tokenizer, settings)
-    pairs = EncodedPairs.of(reward_pair(*rows, padding_token(tokenizer)) for rows in CONVERSATIONS)
+    pairs = EncodedPairs.of(reward_pair(*rows, padding_token(tokenizer, source)) for rows in CONVERSATIONS)
     data = TrainingData(pairs, MARGINS, reference=torch.zeros(4, 2))
     compute = ComputeSettings(token_budget=budget)
     return Trainer(scorer, data, JudgeObjective(), settings.training(4), compute), adapted
@@ -241,12 +242,23 @@ def test_the_weights_equal_a_plain_loops(folder, budget, layout):
         assert torch.allclose(ours, theirs, atol=1e-5)
 
 
-def test_the_layout_is_proven_for_scores_too(folder):
+@pytest.mark.filterwarnings("ignore::unmdpo.core.errors.UnmdpoWarning")
+@pytest.mark.parametrize("sharp", [True, False])
+def test_the_layout_is_proven_for_scores_too(folder, monkeypatch, sharp):
+    """Also where there is no room for a higher precision."""
     trainer, _ = judge_trainer(folder, None)
     assert trainer.scorer.packing.layout == "packed"
-    off = replace(PackedBatch.of([trainer.data.pairs.pair(0)], 8), last=torch.tensor([2, 4]))
-    right = trainer.scorer(PackedBatch.of([trainer.data.pairs.pair(0)], 8))
-    assert not torch.allclose(trainer.scorer(off), right, atol=1e-3)
+    if not sharp:
+        monkeypatch.setattr("unmdpo.engine.pairs.proof.SHARP", {})
+    made = PackedBatch.of.__func__
+
+    def off(cls, *args, **more):
+        batch = made(cls, *args, **more)
+        return replace(batch, last=batch.last - 1)
+
+    monkeypatch.setattr(PackedBatch, "of", classmethod(off))
+    trainer.model.to(torch.bfloat16)
+    assert prove(trainer.scorer, trainer.data.pairs).layout == "padded"
 
 
 def test_conversations_share_what_they_have_in_common():
@@ -258,6 +270,27 @@ def test_conversations_share_what_they_have_in_common():
     assert parts([1, 2], [1, 2, 4]) == [[1], [2], [2, 4]]  # each keeps a token of its own
     assert parts([1, 0, 2, 0, 0], [3, 0]) == [[], [1, 0, 2], [3]]  # scores are read before the padding
     assert parts([0, 0], [0, 0]) == [[0], [0], [0]]
+
+
+def test_a_padding_token_that_the_model_does_not_know(folder):
+    source = ModelSource(path=str(folder / "model"))
+    tokenizer = load_tokenizer(source)
+    assert padding_token(tokenizer, source) == tokenizer.pad_token_id
+    tokenizer.add_special_tokens({"pad_token": "<a new one>"})
+    assert padding_token(tokenizer, source) == tokenizer.eos_token_id
+
+
+def test_a_judge_that_cannot_be_measured_leaves_nothing_behind(folder, tmp_path, monkeypatch):
+    data = write_pairs(tmp_path / "pairs.jsonl", 60)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RewardModel, "__call__", interrupted)
+    assert train(data, tmp_path / "judge", folder / "model").exit_code == 130
+    assert not (tmp_path / "judge").exists()
+    monkeypatch.undo()
+    assert train(data, tmp_path / "judge", folder / "model").exit_code == 0
 
 
 def test_a_merged_adapter_scores_as_it_was_trained(folder):
@@ -289,7 +322,13 @@ def test_a_stopped_judge_goes_on_and_gives_the_same_bytes(folder, tmp_path, monk
     assert stopped.exit_code == 128 + signal.SIGTERM
     assert "run the same command again to go on" in stopped.output
     monkeypatch.setattr(Trainer, "step", step)
+    shutil.copytree(tmp_path / ".parts.unfinished", tmp_path / ".other.unfinished")  # of other settings: not used
+    plain = train(data, tmp_path / "other", folder / "model", "--no-margins")
+    assert plain.exit_code == 0
     assert train(data, tmp_path / "parts", folder / "model").exit_code == 0
+    assert (tmp_path / "other" / "model.safetensors").read_bytes() != (
+        tmp_path / "parts" / "model.safetensors"
+    ).read_bytes()
     one, two = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts"))
     assert one == two
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []

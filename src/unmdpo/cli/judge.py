@@ -43,7 +43,6 @@ def train(
 ) -> None:
     """Train a reward model on preference pairs, and measure it on prompts it has not seen."""
     from unmdpo.core.errors import Stopped
-    from unmdpo.core.files import remove, temporary
     from unmdpo.core.settings import resolve
     from unmdpo.data import DataRef, PairRule, SourceSettings
     from unmdpo.data.bad import limit_of
@@ -58,7 +57,6 @@ def train(
     check_model(base)
     given = {"pairs": pairs} if most is None else {"pairs": pairs, "most": most}
     rules = SourceSettings(pairing=resolve(PairRule, given, "pairing"))
-    state = temporary(folder.resolve(), "unfinished")
     lines = Lines(interval=10)
     lines.shown["judge"] = 0.0
     try:
@@ -68,7 +66,6 @@ def train(
             base,
             folder,
             RewardSettings(epochs, batch, learning_rate, max_length, lora, seed),
-            state,
             held_out=held_out,
             margins=margins,
             report=lambda text: lines.progress("judge", text),
@@ -76,7 +73,6 @@ def train(
     except (KeyboardInterrupt, Stopped) as error:
         typer.secho("stopped; run the same command again to go on", err=True)
         raise typer.Exit(128 + (error.signal if isinstance(error, Stopped) else signal.SIGINT)) from error
-    remove(state)
     _show(judge)
 
 

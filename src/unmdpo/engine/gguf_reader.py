@@ -31,7 +31,9 @@ def remember_gguf() -> None:
     def read(path: str, size: int, changed: int) -> Any:
         return Reader(path)
 
-    def reader(path: Any, *_: Any) -> Any:
+    def reader(path: Any, mode: str = "r") -> Any:
+        if mode != "r":
+            return Reader(path, mode)
         found = Path(path).stat()
         return read(str(path), found.st_size, found.st_mtime_ns)
 

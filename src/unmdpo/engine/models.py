@@ -161,6 +161,13 @@ def context_length(source: ModelSource) -> int | None:
     return longest_input(config)
 
 
+def vocabulary_size(source: ModelSource) -> int | None:
+    """How many tokens the model knows, if its configuration says so."""
+    with explaining("configuration", source):
+        config = AutoConfig.from_pretrained(source.path, **source.arguments)
+    return getattr(config.get_text_config(), "vocab_size", None)
+
+
 def longest_input(config: PreTrainedConfig) -> int | None:
     found = getattr(config.get_text_config(), "max_position_embeddings", None)
     return found if isinstance(found, int) and found > 0 else None

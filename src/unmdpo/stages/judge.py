@@ -1,5 +1,7 @@
 """Judges that are trained here: reward models, measured on held-out prompts."""
 
+import gc
+import hashlib
 import json
 import os
 import shutil
@@ -13,7 +15,7 @@ import torch
 from transformers import PreTrainedModel
 
 from unmdpo.core.errors import OutOfMemory, UserError
-from unmdpo.core.files import check_new, replacing, write_text
+from unmdpo.core.files import check_new, remove, replacing, write_text
 from unmdpo.core.settings import Strict
 from unmdpo.data import Comparison, SourceSettings
 from unmdpo.data.comparison import Comparisons
@@ -114,8 +116,8 @@ def train_judge(
     source: ModelSource,
     folder: Path,
     settings: RewardSettings,
-    state: Path,
     *,
+    state: Path | None = None,
     held_out: float = 0.1,
     margins: bool = True,
     base: str | None = None,
@@ -125,14 +127,14 @@ def train_judge(
 ) -> TrainedJudge:
     """Trains on all prompts but a share that is held out, writes the judge, measures it on those, and writes that
     beside it. `base` is what its card calls the model, if not by where it lies. What is not finished goes on from
-    the folder `state`."""
+    the folder `state`; by default, from a hidden one beside the judge, for exactly this model, data and settings."""
     folder = folder.resolve()
     _check_place(folder)
     settings = replace(settings, max_length=min(settings.max_length, context_length(source) or settings.max_length))
     data = read_pairs(ref, reading, held_out=held_out, seed=settings.seed, batch=settings.batch)
     encoder = Encoder.of(source)
-    pairs, kept = _encoded(encoder, data.training, settings.max_length, data.margins if margins else {})
-    _, short = _encoded(encoder, data.measured, settings.max_length, {})
+    pairs, kept = _encoded(source, encoder, data.training, settings.max_length, data.margins if margins else {})
+    _, short = _encoded(source, encoder, data.measured, settings.max_length, {})
     if len(pairs) < settings.batch or not short:
         raise UserError(
             f"{len(pairs)} of {len(data.training)} pairs to train on, and {len(short)} of {len(data.measured)} held "
@@ -140,17 +142,30 @@ def train_judge(
             "measure it; raise max_length, or lower batch"
         )
     report(f"{len(pairs):,} pairs to train on, {len(short):,} held out")
-    model, proof = _trained(source, encoder, pairs, settings, state, compute or ComputeSettings(), sinks, report)
+    own = folder.with_name(f".{folder.name}.unfinished")
+    unfinished = own / _identity(source, settings, pairs) if state is None else state
+    model, proof = _trained(source, encoder, pairs, settings, unfinished, compute or ComputeSettings(), sinks, report)
+    left_out = data.left_out | {"too long": len(data.training) - len(kept) + len(data.measured) - len(short)}
     with replacing(folder) as aside:
         model.save_pretrained(aside)
         encoder.tokenizer.save_pretrained(aside)
-    del model
-    found = _measured(RewardModel(source.at_path(str(folder))), [data.measured[i] for i in short])
-    left_out = data.left_out | {"too long": len(data.training) - len(kept) + len(data.measured) - len(short)}
-    judge = TrainedJudge(folder, len(pairs), left_out, *found, proof)
-    write_text(folder / MEASURED, json.dumps(judge.to_dict(), indent=2) + "\n")
-    write_text(folder / CARD, _card(judge, _named(ref.path), _named(base or source.path), settings))
+        del model
+        gc.collect()  # compiled layers refer to themselves
+        found = _measured(RewardModel(source.at_path(str(aside))), [data.measured[i] for i in short])
+        judge = TrainedJudge(folder, len(pairs), left_out, *found, proof)
+        write_text(aside / MEASURED, json.dumps(judge.to_dict(), indent=2) + "\n")
+        write_text(aside / CARD, _card(judge, _named(ref.path), _named(base or source.path), settings))
+    remove(own)
     return judge
+
+
+def _identity(source: ModelSource, settings: RewardSettings, data: TrainingData) -> str:
+    """A digest of all that a judge depends on; files of a model by name, size and time."""
+    place = Path(source.path)
+    found = [(path.name, path.stat()) for path in sorted(place.iterdir())] if place.is_dir() else []
+    files = [(name, status.st_size, status.st_mtime_ns) for name, status in found]
+    described = [source.model_dump(mode="json"), files, asdict(settings), data.pairs.digest, data.strength.tolist()]
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]
 
 
 def _trained(
@@ -170,9 +185,9 @@ def _trained(
         trainer = Trainer(compiled(scorer), data, JudgeObjective(), settings.training(len(data)), compute)
         shown = Progress(trainer.updates, report)
         train_to_the_end(trainer, state, LoopSettings(worth_minutes=WORTH_MINUTES), sinks=[shown, *sinks])
+        return finished_model(scorer, adapted, trainer.masters.named), proof
     except torch.OutOfMemoryError as error:
         raise OutOfMemory("the judge does not fit: try lora 16, a smaller max_length, or a smaller model") from error
-    return finished_model(scorer, adapted, trainer.masters.named), proof
 
 
 def _check_place(folder: Path) -> None:
@@ -189,7 +204,7 @@ def _margins(data: Comparisons) -> dict[int, float]:
 
 
 def _encoded(
-    encoder: Encoder, rows: Sequence[Comparison], max_length: int, margins: dict[int, float]
+    source: ModelSource, encoder: Encoder, rows: Sequence[Comparison], max_length: int, margins: dict[int, float]
 ) -> tuple[TrainingData, list[int]]:
     """The pairs that are short enough, and which they are."""
     chosen, rejected = (
@@ -197,7 +212,7 @@ def _encoded(
         for side in ("chosen", "rejected")
     )
     short = [i for i in range(len(rows)) if max(len(chosen[i]), len(rejected[i])) <= max_length]
-    pad = padding_token(encoder.tokenizer)
+    pad = padding_token(encoder.tokenizer, source)
     pairs = EncodedPairs.of(reward_pair(chosen[i], rejected[i], pad) for i in short)
     wanted = torch.tensor([margins.get(rows[i].strength, 0.0) for i in short])
     return TrainingData(pairs, wanted, reference=torch.zeros(len(pairs), 2)), short
@@ -267,7 +282,7 @@ def train(job: Job[TrainedJudgeSettings]) -> Notes:
         job.source(job.settings.model),
         job.folder / MODEL.name,
         _settings(given),
-        job.state,
+        state=job.state,
         held_out=given.held_out,
         margins=given.margins,
         base=job.settings.model.path,

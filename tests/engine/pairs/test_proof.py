@@ -96,3 +96,23 @@ def test_a_model_that_changes_its_mind_a_little_is_refused():
     )
     with pytest.raises(UserError, match="does not give the same log-probabilities twice"):
         prove(PairScorer(model), PAIRS)
+
+
+def test_no_room_for_the_sharp_test_is_no_reason_to_refuse(monkeypatch):
+    scores = Sample.scores
+
+    def short_of_memory(self, scorer, **more):
+        if scorer.model.dtype != torch.bfloat16 and scorer.packing.layout == "packed":
+            raise torch.OutOfMemoryError
+        return scores(self, scorer, **more)
+
+    monkeypatch.setattr(Sample, "scores", short_of_memory)
+    proof = prove(PairScorer(build("llama").to(torch.bfloat16)), PAIRS)
+    assert proof.layout == "packed", proof
+    assert proof.own_error is not None
+
+
+def test_the_reason_is_what_the_sharp_test_found():
+    with planted(MISTAKES[0]):
+        proof = prove(PairScorer(build("llama").to(torch.bfloat16)), PAIRS)
+    assert "from the model's own in float64" in proof.passed_over["packed"]

@@ -35,7 +35,6 @@ from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.engine.ranks import Ranks
 from unmdpo.engine.text.encode import EncodedPair, EncodedPairs, longest
 
-# Rounding adds up like a random walk, so errors are in nats per root of a response's tokens.
 SHARP = {torch.float32: 5e-3, torch.float64: 5e-4}  # of layouts in these; even then, some models sum in float32
 # Less never matters. In bfloat16, SmolLM2-135M packed on an H200 is off by up to 0.19.
 FLOORS = {torch.float64: 1e-5, torch.float32: 5e-4, torch.float16: 0.05, torch.bfloat16: 0.4}
@@ -54,8 +53,9 @@ COSTS: dict[Layout, str] = {
 
 @dataclass(frozen=True)
 class Proof:
-    """Errors are the largest in nats per response: of the layout, and of the model's own plain way, both relative to
-    the plain way in a higher precision. Where there is no room for that, the first is relative to the plain way."""
+    """Errors are the largest of a response, in nats or of its score: the layout's, and that of the model's own plain
+    way, both relative to the plain way in a higher precision. Where there is no room for that, the first is relative
+    to the plain way."""
 
     layout: Layout
     error: float
@@ -71,7 +71,7 @@ class Proof:
 
 def prove(scorer: PairScorer, pairs: EncodedPairs, token_budget: int | None = None) -> Proof:
     """Finds the fastest layout that is right, and has the scorer use it."""
-    sample = Sample(pairs, microbatch_tokens(scorer, token_budget), summed=scorer.summed)
+    sample = Sample(pairs, microbatch_tokens(scorer, token_budget))
     if not len(sample):
         return Proof(scorer.packing.layout, 0.0, None, 0)
     _check_sizes(scorer.model, pairs)
@@ -122,41 +122,61 @@ class Trial:
         found = self._scores(layout, training=layout != "single")
         if found is None:
             return None
-        floor = _floor(self.scorer) * self.sample.roots
-        errors = (found - self.plain).abs()
+        floor, errors = _floor(self.scorer) * self._units, (found - self.plain).abs()
         precise = _dtype(self.scorer.model) in SHARP
         if (precise or layout == "single") and bool((errors <= floor).all()):
             return float(errors.max())
-        if layout != "single" and self._agrees_sharply(layout):
+        if layout != "single":
+            if not self._agrees_sharply(layout):
+                return None
             errors = (found - self._truth).abs()
             if bool((errors <= torch.maximum(floor, self._chance)).all()):
                 return float(errors.max())
         own = "" if self.own_error is None else f"; its own rounding is {self.own_error:.3g}"
-        self.passed_over[layout] = f"log-probabilities differ by {float(errors.max()):.3g} nats from the model's{own}"
+        self._refuse(layout, errors, own)
         return None
+
+    def _refuse(self, layout: Layout, errors: Tensor, more: str) -> None:
+        what = "log-probabilities" if self.scorer.summed else "scores"
+        self.passed_over[layout] = f"{what} differ by {float(errors.max()):.3g} from the model's own{more}"
+
+    @property
+    def _units(self) -> Tensor:
+        """(n, 2) what errors are measured in: rounding adds up like a random walk over a response's tokens, so the
+        root of their number; for scores that are no sums, a quarter of how far they differ."""
+        if self.scorer.summed:
+            return self.sample.roots
+        return torch.full_like(self.plain, float(self.plain.std()) / 4)
 
     @property
     def _chance(self) -> Tensor:
         """(n, 2) how far from the truth a right layout may be: as far as chance takes errors of the size of the
         model's own. That is Student's t, for the largest of n errors relative to the mean size of n others."""
-        own = (self.plain - self._truth) / self.sample.roots
+        own = (self.plain - self._truth) / self._units
         times = float(stats.t.isf(CHANCE / 2 / own.numel(), own.numel()))
-        return times * float(own.square().mean().sqrt()) * self.sample.roots
+        return times * float(own.square().mean().sqrt()) * self._units
 
     def _agrees_sharply(self, layout: Layout) -> bool:
         """In a higher precision; and in a still higher one, if rounding could explain why not. FlashAttention has
         none: it is as right as `packed`, if its kernel is. True, too, if there is no room for any."""
+        twin: Layout = "packed" if layout == "flash" else layout
+        compared = False
         for precision in _higher_precisions(self.scorer.model):
-            with _weights_in(precision, self.scorer.model), contextlib.suppress(RuntimeError):  # it cannot compute so
-                if precision not in self.truths:
-                    self.truths[precision] = self.sample.plain(self.scorer)
-                found = self._scores("packed" if layout == "flash" else layout, training=True, sharp=True)
-                if found is None:
-                    return False
-                differences = (found - self.truths[precision]).abs()
-                if bool((differences <= SHARP[precision] * self.sample.roots).all()):
-                    return True
-        return not self.truths
+            try:
+                with _weights_in(precision, self.scorer.model):
+                    if precision not in self.truths:
+                        self.truths[precision] = self.sample.plain(self.scorer)
+                    found = self._scores(twin, training=True, sharp=True)
+            except Exception:  # the model cannot compute in it, or there is no room after all
+                continue
+            if found is None:
+                self.passed_over[layout] = self.passed_over[twin]
+                return False
+            compared, differences = True, (found - self.truths[precision]).abs()
+            if bool((differences <= SHARP[precision] * self._units).all()):
+                return True
+            self._refuse(layout, differences, f" in {str(precision).removeprefix('torch.')}")
+        return not compared
 
     def _scores(self, layout: Layout, *, training: bool, sharp: bool = False) -> Tensor | None:
         """(n, 2); None, and why, if the model cannot be used this way. The sharp test takes the model's usual
@@ -177,7 +197,7 @@ class Trial:
 
 
 def _floor(scorer: PairScorer) -> float:
-    """Errors that never matter, in nats per root of a response's tokens."""
+    """Errors that never matter."""
     floor = FLOORS.get(_dtype(scorer.model), FLOORS[torch.bfloat16])
     if scorer.device.type == "cuda" and Ranks.current().world > 1:
         return FLOORS[torch.bfloat16]  # float32 shards are the masters of a model that computes in bfloat16
@@ -215,7 +235,7 @@ def _check_sizes(model: PreTrainedModel, pairs: EncodedPairs) -> None:
         )
     most, context = int(longest(pairs.valid_lengths).max()), longest_input(model.config)
     if context is not None and most > context and _has_position_table(model):
-        raise UserError(f"a pair has {most} tokens, but the model takes {context}: lower data.max_length")
+        raise UserError(f"a pair has {most} tokens, but the model takes {context}: lower max_length")
 
 
 def _has_position_table(model: PreTrainedModel) -> bool:
@@ -242,7 +262,8 @@ def _dtype(model: PreTrainedModel) -> torch.dtype:
 
 def _higher_precisions(model: PreTrainedModel) -> Iterator[torch.dtype]:
     """Those higher than the model's for which there is room beside it, if its weights are whole."""
-    quantized = any(not parameter.is_floating_point() for parameter in model.parameters())
+    quantized = getattr(model, "hf_quantizer", None) is not None
+    quantized = quantized or any(parameter.dtype not in FLOORS for parameter in model.parameters())
     if quantized or Ranks.current().world > 1:
         return
     on_gpu = model.device.type == "cuda"

@@ -11,9 +11,8 @@ from unmdpo.engine.text.encode import EncodedPair, EncodedPairs, longest
 class Sample:
     """Pairs whose scores are compared, and others that fill the rows around them as in training."""
 
-    def __init__(self, pairs: EncodedPairs, budget: int, *, summed: bool = True) -> None:
-        """Are scores `summed` over tokens, their errors grow with the root of their number."""
-        self.places, self.budget, self.summed = _handful(pairs), budget, summed
+    def __init__(self, pairs: EncodedPairs, budget: int) -> None:
+        self.places, self.budget = _handful(pairs), budget
         others = [int(i) for i in pairs.valid.nonzero()[0] if i not in self.places]
         enough = np.cumsum(pairs.lengths[others].sum(axis=1)).searchsorted(budget) + 1
         first, *rest = self.places or [0]
@@ -30,9 +29,7 @@ class Sample:
 
     @property
     def roots(self) -> Tensor:
-        """(n, 2) of the numbers of tokens that errors add up over."""
-        if not self.summed:
-            return torch.ones(len(self), 2, dtype=torch.float64)
+        """(n, 2) of the responses' numbers of tokens."""
         return torch.from_numpy(self.lengths[self._mine, 1:]).double().sqrt()
 
     @torch.no_grad()

@@ -45,6 +45,7 @@ class PairScorer(nn.Module):
 
     proven = False
     summed = True  # scores are sums over tokens, and so are their errors
+    compilable = True  # as far as anyone has tried
 
     def __init__(self, model: PreTrainedModel, device: torch.device | None = None) -> None:
         """`device` is where a model without weights will be."""
@@ -84,7 +85,7 @@ class PairScorer(nn.Module):
     def compiles(self) -> bool:
         """Whether layers are compiled on a GPU. What routers do could not be watched, and loops over tokens, as in
         layers with a state, would be compiled for every length."""
-        return self.packing.layout not in ("masked", "single") and can_compile(self.model)
+        return self.compilable and self.packing.layout not in ("masked", "single") and can_compile(self.model)
 
     def forward(self, batch: PairBatch) -> Tensor:
         """(pairs, 2) summed log-probabilities of chosen and rejected, float32 at least."""
@@ -189,6 +190,7 @@ def compile_layers(scorer: PairScorer) -> None:
     for layer in layers:
         layer.compile(fullgraph=True, dynamic=layout != "packed", options=SAME_ROUNDING)
     if layout == "padded" and not _runs(scorer):  # a family that nobody has tried this with
+        scorer.compilable = False
         for layer in layers:
             layer._compiled_call_impl = None
 

@@ -266,8 +266,10 @@ class EncodedPairs:
     @cached_property
     def digest(self) -> str:
         """Of all tokens, and where they belong."""
-        arrays = [np.ascontiguousarray(array) for array in self._arrays().values()]
-        return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
+        found = hashlib.sha256()
+        for array in self._arrays().values():
+            found.update(np.ascontiguousarray(array).data)
+        return found.hexdigest()
 
     @property
     def valid_lengths(self) -> NDArray[np.int32]:

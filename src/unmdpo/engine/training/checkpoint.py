@@ -148,7 +148,7 @@ def _run(trainer: Trainer) -> dict[str, Any]:
         **dict(trainer.resolved),
         **trainer.settings.model_dump(exclude=free),
         "seed": trainer.seed,
-        "pairs": trainer.data.pairs.digest,
+        "pairs": len(trainer.data),
     }
     as_saved: dict[str, Any] = json.loads(json.dumps(described))  # as JSON reads it back
     return as_saved

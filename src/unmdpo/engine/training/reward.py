@@ -20,7 +20,7 @@ from unmdpo.core.errors import UserError
 from unmdpo.core.settings import Strict
 from unmdpo.engine.adapters import add_lora
 from unmdpo.engine.inference.reward_model import HEADS
-from unmdpo.engine.models import compute_dtype, read_weights
+from unmdpo.engine.models import compute_dtype, read_weights, vocabulary_size
 from unmdpo.engine.pairs.masks import CannotPack
 from unmdpo.engine.pairs.packing import PairBatch
 from unmdpo.engine.pairs.padding import PaddedBatch, SingleBatch
@@ -119,10 +119,10 @@ def open_reward_scorer(
     model.to(device)  # type: ignore[arg-type]
     adapted = None
     if settings.rank is not None:
-        heads = [name for name in HEADS if isinstance(getattr(model, name, None), nn.Linear)]
+        heads = [name for name, part in model.named_modules() if name in HEADS and isinstance(part, nn.Linear)]
         adapted = add_lora(model, AdapterSettings(rank=settings.rank), settings.seed, left_out=heads)
         for name in heads:
-            getattr(model, name).requires_grad_(True)
+            model.get_submodule(name).requires_grad_(True)
     return RewardScorer(model), adapted
 
 
@@ -136,16 +136,18 @@ def open_with_new_head(
         model = read_weights(AutoModelForSequenceClassification, source, new=HEADS, dtype=dtype, num_labels=1)
     finally:
         logging.set_verbosity(before)
-    pad = padding_token(tokenizer)
+    pad = padding_token(tokenizer, source)
     model.config.pad_token_id = model.config.get_text_config().pad_token_id = pad
     return model
 
 
-def padding_token(tokenizer: PreTrainedTokenizerBase) -> int:
-    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-    if not isinstance(pad, int):
-        raise UserError("the judge's tokenizer has neither a padding token nor one that ends a text")
-    return pad
+def padding_token(tokenizer: PreTrainedTokenizerBase, source: ModelSource) -> int:
+    """Some tokenizers have one that the model does not know; then it is the one that ends a text."""
+    known = vocabulary_size(source)
+    for pad in (tokenizer.pad_token_id, tokenizer.eos_token_id):
+        if isinstance(pad, int) and (known is None or pad < known):
+            return pad
+    raise UserError(f"'{source.path}': its tokenizer has neither a padding token nor one that ends a text")
 
 
 def reward_pair(chosen: Sequence[int], rejected: Sequence[int], pad: int) -> EncodedPair:
