@@ -9,11 +9,12 @@ from typer.testing import CliRunner
 from tests.worlds.pipeline import recipe
 from unmdpo.cli import app
 from unmdpo.core.errors import UserError
+from unmdpo.engine.settings import ModelSource
 from unmdpo.execute import execute
 from unmdpo.execute.plan import gpus_needed, plan, sizes_of, speed_of
 from unmdpo.recipe import load_recipe
 from unmdpo.results.run import open_run
-from unmdpo.stages.shared.estimates import Speed
+from unmdpo.stages.shared.estimates import Speed, meta_model
 from unmdpo.store.store import Store
 
 
@@ -110,3 +111,13 @@ def test_what_training_is_watched_with_costs_its_share(folder, tmp_path):
     costs = {stage.stage: stage.cost for stage in planned.stages}
     for name in ("reference", "features"):  # a quarter of the prompts is held out
         assert costs[f"{name}[validation]"].flops == pytest.approx(costs[name].flops / 3)
+
+
+def test_a_model_that_cannot_become_a_judge_is_named(tmp_path):
+    from transformers import GraniteConfig
+
+    GraniteConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, vocab_size=64).save_pretrained(tmp_path)
+    source = ModelSource(path=str(tmp_path))
+    assert meta_model(source).config.model_type == "granite"
+    with pytest.raises(UserError, match="cannot become a judge: Transformers has no sequence classifier of its kind"):
+        meta_model(source, judge=True)

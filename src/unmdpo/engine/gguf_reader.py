@@ -31,7 +31,7 @@ def remember_gguf() -> None:
     def read(path: str, size: int, changed: int) -> Any:
         return Reader(path)
 
-    def reader(path: Any, mode: str = "r") -> Any:
+    def reader(path: Any, mode: Any = "r") -> Any:
         if mode != "r":
             return Reader(path, mode)
         found = Path(path).stat()

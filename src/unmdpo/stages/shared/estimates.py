@@ -284,6 +284,8 @@ def _built(path: str, revision: str | None, gguf_file: str | None, trust: bool, 
         raise UserError(f"'{path}' cannot become a judge: Transformers has no sequence classifier of its kind")
     if judge:
         kind = AutoModelForSequenceClassification
+        if type(config) not in kind._model_mapping and "auto_map" not in config.to_dict():
+            raise UserError(f"'{path}' cannot become a judge: Transformers has no sequence classifier of its kind")
     with torch.device("meta"):
         model: PreTrainedModel = kind.from_config(config, dtype=torch.bfloat16, trust_remote_code=trust)
     return model
