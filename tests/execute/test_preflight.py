@@ -91,6 +91,7 @@ def test_the_command_says_yes_or_no(folder, tmp_path):
     assert fine.exit_code == 0, fine.output
     assert "Ready: unmdpo run" in fine.output
     assert "48 rows read" in fine.output
+    assert "the model is scored packed; largest error of a response:" in fine.output
     wrong = CliRunner().invoke(app, ["check", str(file), "training.batch=500", "model.path=./nowhere", *store])
     assert wrong.exit_code == 2
     assert "problems to solve before anything is trained" in wrong.output

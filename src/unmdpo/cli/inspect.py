@@ -48,6 +48,7 @@ def check(
 ) -> None:
     """Look for everything that would stop a run: data, models, judges, panels, packages, disk. `run` does it first."""
     from unmdpo.execute.board import shown_progress
+    from unmdpo.execute.plan import prove_small
     from unmdpo.execute.preflight import look_ahead
     from unmdpo.execute.row_counts import count_rows
 
@@ -58,6 +59,7 @@ def check(
     counted = count_rows(run)
     if counted is not None:
         typer.echo(f"data: {counted.line()}")
+    typer.echo(_layout(prove_small(run)))
     typer.echo(f"Ready: unmdpo run {recipe} ({len(wanted)} stages, {len(run.finished)} finished)")
 
 
