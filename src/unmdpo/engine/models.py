@@ -154,18 +154,18 @@ def check_finite(model: PreTrainedModel, source: ModelSource) -> PreTrainedModel
 
 def context_length(source: ModelSource) -> int | None:
     """The most tokens the model was made for, if its configuration says so."""
-    if source.gguf_file is not None:
-        return None
-    with explaining("configuration", source):
-        config = AutoConfig.from_pretrained(source.path, **source.arguments)
-    return longest_input(config)
+    return None if source.gguf_file is not None else longest_input(_configuration(source))
 
 
 def vocabulary_size(source: ModelSource) -> int | None:
     """How many tokens the model knows, if its configuration says so."""
+    return getattr(_configuration(source).get_text_config(), "vocab_size", None)
+
+
+def _configuration(source: ModelSource) -> PreTrainedConfig:
     with explaining("configuration", source):
-        config = AutoConfig.from_pretrained(source.path, **source.arguments)
-    return getattr(config.get_text_config(), "vocab_size", None)
+        config: PreTrainedConfig = AutoConfig.from_pretrained(source.path, **source.arguments)
+    return config
 
 
 def longest_input(config: PreTrainedConfig) -> int | None:

@@ -101,10 +101,10 @@ def test_a_model_that_changes_its_mind_a_little_is_refused():
 def test_no_room_for_the_sharp_test_is_no_reason_to_refuse(monkeypatch):
     scores = Sample.scores
 
-    def short_of_memory(self, scorer, **more):
+    def short_of_memory(self, scorer, budget, **more):
         if scorer.model.dtype != torch.bfloat16 and scorer.packing.layout == "packed":
             raise torch.OutOfMemoryError
-        return scores(self, scorer, **more)
+        return scores(self, scorer, budget, **more)
 
     monkeypatch.setattr(Sample, "scores", short_of_memory)
     proof = prove(PairScorer(build("llama").to(torch.bfloat16)), PAIRS)

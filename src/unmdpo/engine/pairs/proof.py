@@ -188,7 +188,7 @@ class Trial:
             scorer.use(layout, usual_attention=sharp)
             if layout == "flash":
                 _check_flash(scorer, self.sample.compared)
-            return self.sample.scores(scorer, training=training, budget=min(budget, DENSE) if sharp else budget)
+            return self.sample.scores(scorer, min(budget, DENSE) if sharp else budget, training=training)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # a model's code may fail in any way on inputs that it was not made for

@@ -13,10 +13,13 @@ class Sample:
 
     def __init__(self, pairs: EncodedPairs, budget: int) -> None:
         self.places, self.budget = _handful(pairs), budget
-        others = [int(i) for i in pairs.valid.nonzero()[0] if i not in self.places]
+        others = np.setdiff1d(pairs.valid.nonzero()[0], self.places)[:budget]
         enough = np.cumsum(pairs.lengths[others].sum(axis=1)).searchsorted(budget) + 1
-        first, *rest = self.places or [0]
-        order = [first, *others[:enough], *rest] if self.places else []  # in a row, some come before the others
+        order = [
+            *self.places[:1],
+            *others[:enough].tolist(),
+            *self.places[1:],
+        ]  # in a row, some come before the others
         self.pairs, self._mine = pairs.select(order), [order.index(place) for place in self.places]
         self.lengths = pairs.lengths[order]
 
@@ -33,10 +36,9 @@ class Sample:
         return torch.from_numpy(self.lengths[self._mine, 1:]).double().sqrt()
 
     @torch.no_grad()
-    def scores(self, scorer: PairScorer, *, training: bool, budget: int | None = None) -> Tensor:
+    def scores(self, scorer: PairScorer, budget: int, *, training: bool) -> Tensor:
         """(n, 2) of the pairs that are compared, in the scorer's layout."""
         was_training, scores = scorer.training, torch.empty(len(self), 2, dtype=torch.float64)
-        budget = budget or self.budget
         scorer.train(training)
         try:
             for members in scorer.packing.groups(self.lengths, budget).all:
@@ -55,7 +57,7 @@ class Sample:
     def plain(self, scorer: PairScorer) -> Tensor:
         """(n, 2) one sequence at a time, from the model's own logits."""
         scorer.use("single")
-        return self.scores(scorer, training=False)
+        return self.scores(scorer, self.budget, training=False)
 
 
 def _handful(pairs: EncodedPairs) -> list[int]:

@@ -181,7 +181,7 @@ def _key(job: Job[Any], scorer: PairScorer, pairs: EncodedPairs) -> str:
         "dtype": str(scorer.model.dtype),
         "quantized": getattr(scorer.model, "hf_quantizer", None) is not None,
         "trained": sum(p.requires_grad for p in scorer.model.parameters()),  # with an adapter, another number
-        "lengths": hashlib.sha256(pairs.lengths.tobytes()).hexdigest(),
+        "pairs": pairs.digest,
         "device": device_name().partition(",")[0],
         "ranks": Ranks.current().world,
         "versions": versions() | _kernel_versions(),
