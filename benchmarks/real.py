@@ -100,20 +100,23 @@ def whole_run(model: str, data: Path, template: str | None, jobs: int | None) ->
         command += [] if jobs is None else ["--jobs", str(jobs)]
         watch, began = Watch(), time.time()
         watch.start()
-        subprocess.run(command)
+        first = None  # seconds to the end of the first update of any model
+        with subprocess.Popen(command) as process:
+            while process.poll() is None:
+                if first is None and any(log.stat().st_size for log in store.rglob("throughput.log")):
+                    first = time.time() - began
+                time.sleep(0.5)
         ended = time.time()
         watch.stop()
-        show(store, watch, began, ended)
+        show(store, watch, began)
+        seconds = {"seconds": round(ended - began, 1), "first_update_after_s": first and round(first, 1)}
+        print(json.dumps({"what": "whole run", **seconds, **watch.between(began, ended)}), flush=True)
 
 
-def show(store: Path, watch: Watch, began: float, ended: float) -> None:
+def show(store: Path, watch: Watch, began: float) -> None:
     manifests = [
         (path.parent, json.loads(path.read_text())) for path in (store / "artifacts").glob("*/*/manifest.json")
     ]
-    updates = [
-        manifest["started"] + json.loads((place / "throughput.log").read_text().splitlines()[0])["throughput/update_s"]
-        for place, manifest in manifests if (place / "throughput.log").is_file()
-    ]  # fmt: skip
     by_kind = defaultdict[str, list[tuple[Path, dict[str, Any]]]](list)
     for place, manifest in manifests:
         by_kind[place.parent.name].append((place, manifest))
@@ -132,9 +135,6 @@ def show(store: Path, watch: Watch, began: float, ended: float) -> None:
         if paces:
             line["pairs_per_s_each"] = [round(pace, 1) for pace in paces]
         print(json.dumps(line | watch.between(start, end)), flush=True)
-    first = None if not updates else round(min(updates) - began, 1)
-    total = {"what": "whole run", "seconds": round(ended - began, 1), "first_update_after_s": first}
-    print(json.dumps(total | watch.between(began, ended)), flush=True)
 
 
 def pairs_per_s(log: Path) -> float:
@@ -145,7 +145,7 @@ def pairs_per_s(log: Path) -> float:
     return float(pairs / max(seconds, 1e-9))
 
 
-def trl(model: str, data: Path, what: list[str], updates: int) -> None:
+def trl(model: str, data: Path, what: list[str], updates: int, micro: int) -> None:
     """On the pairs that the run above trains on, with the same batch, tuned as well as we know how."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     import torch  # noqa: PLC0415 - not in the process that only watches
@@ -160,7 +160,6 @@ def trl(model: str, data: Path, what: list[str], updates: int) -> None:
              "rejected": [{"role": "assistant", "content": row.rejected}]} for row in _pairs(data)]  # fmt: skip
     for name in what:
         times, tokenizer = UpdateTimes(), AutoTokenizer.from_pretrained(model)
-        micro = 16
         common: dict[str, Any] = {
             "max_length": LENGTH, "max_steps": updates + 1, "bf16": True, "learning_rate": RATE, "save_strategy": "no",
             "gradient_accumulation_steps": BATCH // micro, "per_device_train_batch_size": micro, "report_to": [],
@@ -207,11 +206,12 @@ def main() -> None:
     parser.add_argument("--template")
     parser.add_argument("--jobs", type=int)
     parser.add_argument("--updates", type=int, default=12)
+    parser.add_argument("--micro", type=int, default=16, help="TRL's pairs in a microbatch")
     given = parser.parse_args()
     if given.command == "run":
         whole_run(given.model, given.data.resolve(), given.template, given.jobs)
     else:
-        trl(given.model, given.data, given.what, given.updates)
+        trl(given.model, given.data, given.what, given.updates, given.micro)
 
 
 if __name__ == "__main__":

@@ -145,7 +145,7 @@ def test_a_stage_that_never_fits_fails_with_the_way_out(folder, tmp_path, jobs):
 def test_a_whole_run_finds_its_room(folder, tmp_path, monkeypatch):
     """As on a machine with one GPU, which is told of but not there: stages wait for room, and workers are kept."""
     monkeypatch.setattr(local, "gpu_names", lambda: ["0"])
-    monkeypatch.setattr(local, "gpu_memory", lambda context: [Memory(2e10, 1.5e11)])
+    monkeypatch.setattr(local, "gpu_memory", lambda *_: [Memory(2e10, 1.5e11)])
     small = recipe(folder, evaluation=None, scales={"seq": {"estimator": "pooled"}}, policies=POLICIES)
     run = open_run(small, Store(tmp_path / "store"))
     assert need_of(run, run.stages["pilot[0]"], 1.5e11).memory > 0

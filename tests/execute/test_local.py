@@ -197,7 +197,7 @@ def test_warnings_of_a_stage_s_process_are_passed_on(folder, tmp_path):
 def test_workers_start_from_nothing_where_no_fork_can_use_the_gpus(folder, tmp_path, monkeypatch):
     asked = []
 
-    def memory(context):
+    def memory(context, _):
         asked.append(context.get_start_method())
         return None if asked[-1] == "forkserver" else [Memory(1e12, 1e12)]
 
@@ -211,6 +211,6 @@ def test_workers_start_from_nothing_where_no_fork_can_use_the_gpus(folder, tmp_p
 @pytest.mark.soak  # waits
 def test_gpus_that_never_answer_are_reported(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(local, "gpu_names", lambda: ["0"])
-    monkeypatch.setattr(local, "gpu_memory", lambda _: None)
+    monkeypatch.setattr(local, "gpu_memory", lambda *_: None)
     with pytest.raises(UserError, match="do not answer"):
         execute(open_run(recipe(folder), Store(tmp_path / "store")), until="encoded", jobs=2)

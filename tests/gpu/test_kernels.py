@@ -15,7 +15,6 @@ from unmdpo.engine.pairs.scorer import PairScorer, compile_layers
 from unmdpo.engine.text.encode import EncodedPairs
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # compilers warn about themselves
-needs_flash = pytest.mark.skipif(not flash.installed(), reason="needs FlashAttention 4: pip install 'unmdpo[fa4]'")
 
 
 @pytest.mark.parametrize("softcap", [None, 5.0])
@@ -72,7 +71,6 @@ def llama(**changes):
 SIZES = [(300, 200, 100), (5, 700, 30), (1, 1, 1), (200, 3, 400), (90, 130, 129)]
 
 
-@needs_flash
 @pytest.mark.parametrize("head_dim", [64, 96, 128])
 @pytest.mark.parametrize("window", [None, 1, 2, 64, 500])
 def test_flash_attention_sees_what_it_should(window, head_dim):
@@ -85,7 +83,6 @@ def test_flash_attention_sees_what_it_should(window, head_dim):
         flash.check_kernel(llama(head_dim=head_dim), sequences, wrong)
 
 
-@needs_flash
 def test_flash_attention_is_chosen_and_scores_as_flex_attention_does():
     rng = np.random.default_rng(0)
     pairs = EncodedPairs.of([pair(*rng.integers(5, 300, 3).tolist(), number) for number in range(40)])

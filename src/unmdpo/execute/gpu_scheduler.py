@@ -7,7 +7,7 @@ in use: while one stage loads, compiles or writes, another computes.
 import math
 import multiprocessing
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from unmdpo.core.code import Code, call_with
 from unmdpo.core.processes import main_hidden
 from unmdpo.engine.cost import USABLE
 from unmdpo.stages.pipeline import Pipeline
@@ -24,6 +25,7 @@ from unmdpo.stages.shared.estimates import Cost, Estimates
 FULL = 1.5  # shares of a GPU's arithmetic that stages may take together
 CONTEXT = 1.5e9  # bytes that a process takes before it does anything
 KEPT = 1.12  # what PyTorch holds on to, relative to what is in use: three stages of 40 GiB did not fit in 139
+ANSWER = Code("unmdpo.execute.gpu_scheduler:answer")
 SMALLER = (1, 2, 4)  # what a stage's microbatch is divided by, one try after another
 
 
@@ -136,10 +138,10 @@ class Memory(NamedTuple):
     total: float
 
 
-def gpu_memory(context: multiprocessing.context.BaseContext) -> list[Memory] | None:
-    """What each GPU has; nothing if a process of this context cannot use them."""
+def gpu_memory(context: multiprocessing.context.BaseContext, environment: Mapping[str, str]) -> list[Memory] | None:
+    """What each GPU has; nothing if a process of this context, with these variables, cannot use them."""
     asked, answer = context.Pipe(duplex=False)
-    process = context.Process(target=_answer, args=(answer,))  # type: ignore[attr-defined]
+    process = context.Process(target=call_with, args=(environment, ANSWER, (answer,)))  # type: ignore[attr-defined]
     with main_hidden():
         process.start()
     answer.close()
@@ -153,7 +155,7 @@ def gpu_memory(context: multiprocessing.context.BaseContext) -> list[Memory] | N
         process.join()
 
 
-def _answer(asked: Connection) -> None:
+def answer(asked: Connection) -> None:
     try:
         memory = [Memory(*map(float, torch.cuda.mem_get_info(place))) for place in range(torch.cuda.device_count())]
     except RuntimeError:  # CUDA's errors, and torch's in a fork of a process that has asked about GPUs

@@ -11,7 +11,8 @@ import torch
 
 from unmdpo.core.errors import OutOfMemory, UnmdpoWarning, UserError
 from unmdpo.engine.cost import USABLE
-from unmdpo.execute.gpu_scheduler import Attempt, GpuScheduler, Need, gpu_memory, gpu_names, need_of
+from unmdpo.execute.gpu_scheduler import Attempt, GpuScheduler, Memory, Need, gpu_memory, gpu_names, need_of
+from unmdpo.execute.mps import shared_gpus
 from unmdpo.execute.progress import View
 from unmdpo.execute.ranks import run_stage
 from unmdpo.execute.workers import Message, Worker, Workers, free_memory
@@ -61,8 +62,8 @@ def side_by_side(run: Pipeline, missing: Sequence[str], jobs: int, view: View) -
     """Runs the missing stages, each as soon as its inputs are finished and there is room for it. If one fails, those
     that do not need it continue, and all failures are reported at the end."""
     crew = _Crew(run, missing, jobs, view)
-    with crew.workers.stopped_at_the_end():
-        crew.find_gpus()
+    with shared_gpus(wanted=crew.has_gpus) as environment, crew.workers.stopped_at_the_end():
+        crew.find_gpus(environment)
         while crew.waiting or crew.workers.busy:
             crew.start_what_fits()
             crew.receive()
@@ -90,21 +91,27 @@ class _Crew:
         self.run, self.jobs, self.view, self.waiting = run, jobs, view, list(missing)
         self.failures, self.attempts, self._needs = dict[str, str](), dict[str, Attempt](), dict[str, Need]()
         gpus = gpu_names()
-        self._has_gpus, self.workers = bool(gpus), Workers(run, jobs, gpus)
+        self.has_gpus, self.workers = bool(gpus), Workers(run, jobs, gpus)
         self._total, self.gpus = float("inf"), GpuScheduler([float("inf")])
 
-    def find_gpus(self) -> None:
-        """Finds out how much memory they have."""
-        if self._has_gpus and self.waiting:
-            memory = gpu_memory(self.workers.context)
+    def find_gpus(self, environment: Mapping[str, str]) -> None:
+        """Finds out how much memory they have, and whether workers can use them in this environment."""
+        if self.has_gpus and self.waiting:
+            memory = self._ask_gpus(environment)
             if memory is None:  # perhaps only no fork can use them
                 self.workers.spawn_from_now_on()
-                self.workers.worker_for((0,))  # which gets ready meanwhile
-                memory = gpu_memory(self.workers.context)
+                memory = self._ask_gpus(environment)
             if memory is None:
                 raise UserError("the GPUs do not answer; `nvidia-smi` may say why")
             self._total = max(gpu.total for gpu in memory)
             self.gpus = GpuScheduler([USABLE * gpu.free for gpu in memory])
+
+    def _ask_gpus(self, environment: Mapping[str, str]) -> list[Memory] | None:
+        for self.workers.environment in (environment, {}) if environment else ({},):
+            memory = gpu_memory(self.workers.context, self.workers.environment)
+            if memory is not None:
+                return memory
+        return None
 
     @property
     def ready(self) -> list[str]:
@@ -136,14 +143,14 @@ class _Crew:
     def _need(self, name: str) -> Need:
         if name not in self._needs:
             stage = self.run.stages[name]
-            self._needs[name] = need_of(self.run, stage, self._total) if self._has_gpus else Need()
+            self._needs[name] = need_of(self.run, stage, self._total) if self.has_gpus else Need()
         return self._needs[name]
 
     def _start(self, name: str, devices: tuple[int, ...], attempt: Attempt) -> None:
         self.waiting.remove(name)
         if attempt.alone:
             self.workers.end_idle(devices)
-        needed = self._has_gpus and not self._need(name).free  # a worker that has used a GPU holds a little of it
+        needed = self.has_gpus and not self._need(name).free  # a worker that has used a GPU holds a little of it
         worker = self.workers.worker_for(devices if needed else ())
         worker.start(name, attempt.tokens(self._need(name)), time.monotonic())
         if name not in self.attempts:

@@ -14,7 +14,7 @@ import signal
 import time
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
@@ -72,6 +72,7 @@ class Workers:
     def __init__(self, run: Pipeline, jobs: int, gpus: Sequence[str]) -> None:
         self.context: ForkServerContext | SpawnContext = fork_server(__name__)
         self._messages, self._gpus, self.all = self.context.Queue(), gpus, list[Worker]()
+        self.environment: Mapping[str, str] = {}  # more variables for each
         self._described = (run.recipe.model_dump_json(), str(run.store.root))
         at_once = min(jobs, 2 * len(gpus)) if gpus else jobs  # on a GPU, seldom more need their cores
         self._threads = max(1, len(os.sched_getaffinity(0)) // at_once)
@@ -93,7 +94,7 @@ class Workers:
         names = [self._gpus[place] for place in devices]
         arguments = (*self._described, self._threads, theirs, self._messages)
         # before anything is imported there that asks about GPUs
-        environment = {"CUDA_VISIBLE_DEVICES": ",".join(names)} if names else {}
+        environment = {**self.environment, "CUDA_VISIBLE_DEVICES": ",".join(names)} if names else {}
         process = self.context.Process(target=call_with, args=(environment, SERVE, arguments), name="unmdpo-worker")
         with main_hidden(), deaf_to_interrupts():
             process.start()

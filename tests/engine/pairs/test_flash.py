@@ -25,14 +25,15 @@ def shares(q, k, queries, keys, scale, window):
 
 @pytest.fixture(autouse=True, scope="module")
 def slow_kernels():
-    def forward(q, k, v, queries, keys, scale, window):
+    def forward(q, k, v, queries, keys, longest, scale, window):
+        assert keys.diff().max() <= longest
         groups, made = q.shape[1] // k.shape[1], torch.empty_like(q)
         k, v = (part.repeat_interleave(groups, dim=1) for part in (k, v))
         for own, others, share in shares(q, k, queries, keys, scale, window):
             made[own] = torch.einsum("hqk,khd->qhd", share, v[others])
         return made, q.new_zeros(q.shape[1], len(q))
 
-    def backward(gradient, q, k, v, made, normalizer, queries, keys, scale, window):
+    def backward(gradient, q, k, v, made, normalizer, queries, keys, longest, scale, window):
         groups, shape = q.shape[1] // k.shape[1], k.shape
         k, v = (part.repeat_interleave(groups, dim=1) for part in (k, v))
         by_q, by_k, by_v = (torch.zeros_like(part) for part in (q, k, v))

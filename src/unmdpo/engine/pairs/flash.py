@@ -1,6 +1,7 @@
-"""Attention by FlashAttention 4, where it is installed (`unmdpo[fa4]`) and the GPU is one that it was made for.
+"""Attention by FlashAttention: version 4 where it is installed (`unmdpo[fa4]`) and the GPU is one that it was made
+for, else version 2, which comes with torch.
 
-On one H200 it takes half the time of FlexAttention over the same pairs (docs/evidence/performance.md). It computes in
+It skips what FlexAttention's blocks only mask, and takes any length (docs/evidence/performance.md). It computes in
 16 bits only, so the layout is proven with the model's usual attention, and the kernel by itself, on the model's own
 heads.
 """
@@ -18,29 +19,27 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from unmdpo.engine.pairs.masks import CannotPack
 from unmdpo.engine.pairs.sequences import ATTENTION, Sequences, repeated
 
-CAPABILITY = (9, 0)  # Hopper and later
+CAPABILITY = {2: (8, 0), 4: (9, 0)}  # Ampere and later, Hopper and later
 HALF = (torch.bfloat16, torch.float16)
 NOT_OURS = ("softcap", "s_aux", "position_bias", "head_mask")  # what some models want besides
 CLOSE = 0.03  # largest error of an output or gradient, relative to the largest value: a few bits of bfloat16
 
 
-# docs/evidence/performance.md: 59.9 and 51.4 pairs/s for a 1B shape, 258 and 230 for 135M
 MISSED = "FlashAttention 4 would train about 1.15 times as fast on this GPU: pip install 'unmdpo[fa4]'"
 
 
 def can_flash(model: PreTrainedModel, device: torch.device) -> bool:
-    """Whether FlashAttention 4 is worth trying."""
-    return installed() and _suits(model, device)
+    """Whether FlashAttention is worth trying."""
+    return _suits(2, device) and model.dtype in HALF
 
 
-def is_missed(model: PreTrainedModel, device: torch.device) -> bool:
-    """Whether it would be worth trying, but is not installed."""
-    return not installed() and _suits(model, device)
+def is_missed(device: torch.device) -> bool:
+    """Whether version 4 would be worth trying, but is not installed."""
+    return _suits(4, device) and not installed()
 
 
-def _suits(model: PreTrainedModel, device: torch.device) -> bool:
-    on_gpu = device.type == "cuda" and torch.cuda.get_device_capability(device) >= CAPABILITY
-    return on_gpu and model.dtype in HALF
+def _suits(version: int, device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= CAPABILITY[version]
 
 
 @lru_cache(maxsize=1)
@@ -78,18 +77,25 @@ def over_sequences(
     window = -1 if sequences.window is None else sequences.window
     keys, values = repeated(keys, sequences), repeated(values, sequences)
     made: Tensor
-    made, _ = flash(queries.contiguous(), keys, values, sequences.queries, sequences.keys, float(scale), window)
+    made, _ = flash(
+        queries.contiguous(), keys, values, sequences.queries, sequences.keys, sequences.longest, float(scale), window
+    )
     return made
 
 
 @torch.library.custom_op("unmdpo::flash", mutates_args=(), device_types="cuda")
 def flash(
-    q: Tensor, k: Tensor, v: Tensor, queries: Tensor, keys: Tensor, scale: float, window: int
+    q: Tensor, k: Tensor, v: Tensor, queries: Tensor, keys: Tensor, longest: int, scale: float, window: int
 ) -> tuple[Tensor, Tensor]:
     """Output, and the log-sum-exp that the backward pass needs. A `window` of −1 sees everything."""
-    made = _kernels()._flash_attn_fwd(
-        q, k, v, cu_seqlens_q=queries, cu_seqlens_k=keys, softmax_scale=scale, return_lse=True, **_reach(window)
-    )
+    if is_newest(q.device):
+        made = _kernels()._flash_attn_fwd(
+            q, k, v, cu_seqlens_q=queries, cu_seqlens_k=keys, softmax_scale=scale, return_lse=True, **_reach(window)
+        )
+    else:
+        made = torch.ops.aten._flash_attention_forward(
+            q, k, v, queries, keys, longest, longest, 0.0, True, False, scale=scale, **_reach_in_torch(window)
+        )
     return made[0], made[1]
 
 
@@ -108,13 +114,21 @@ def flash_backward(
     normalizer: Tensor,
     queries: Tensor,
     keys: Tensor,
+    longest: int,
     scale: float,
     window: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    by_q, by_k, by_v = _kernels()._flash_attn_bwd(
-        q, k, v, made, gradient, normalizer, softmax_scale=scale, cu_seqlens_q=queries, cu_seqlens_k=keys,
-        deterministic=torch.are_deterministic_algorithms_enabled(), **_reach(window),
-    )  # fmt: skip
+    if is_newest(q.device):
+        by_q, by_k, by_v = _kernels()._flash_attn_bwd(
+            q, k, v, made, gradient, normalizer, softmax_scale=scale, cu_seqlens_q=queries, cu_seqlens_k=keys,
+            deterministic=torch.are_deterministic_algorithms_enabled(), **_reach(window),
+        )  # fmt: skip
+    else:
+        no_dropout, unused = torch.zeros(2, dtype=torch.uint64, device=q.device), torch.empty(0, device=q.device)
+        by_q, by_k, by_v = torch.ops.aten._flash_attention_backward(
+            gradient, q, k, v, made, normalizer, queries, keys, longest, longest, 0.0, True, no_dropout, unused,
+            scale=scale, **_reach_in_torch(window),
+        )  # fmt: skip
     return by_q, by_k, by_v
 
 
@@ -124,13 +138,13 @@ def _(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tenso
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, queries, keys, ctx.scale, ctx.window = inputs
+    q, k, v, queries, keys, ctx.longest, ctx.scale, ctx.window = inputs
     ctx.save_for_backward(q, k, v, *output, queries, keys)
 
 
 def _differentiate(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
-    by = flash_backward(gradient.contiguous(), *ctx.saved_tensors, ctx.scale, ctx.window)
-    return *by, None, None, None, None
+    by = flash_backward(gradient.contiguous(), *ctx.saved_tensors, ctx.longest, ctx.scale, ctx.window)
+    return *by, None, None, None, None, None
 
 
 flash.register_autograd(_differentiate, setup_context=_keep)
@@ -138,6 +152,16 @@ flash.register_autograd(_differentiate, setup_context=_keep)
 
 def _reach(window: int) -> dict[str, Any]:
     return {"causal": True} if window < 0 else {"window_size_left": window - 1, "window_size_right": 0}
+
+
+def _reach_in_torch(window: int) -> dict[str, int]:
+    return {"window_size_left": max(window - 1, -1), "window_size_right": 0}
+
+
+@lru_cache(maxsize=8)
+def is_newest(device: torch.device) -> bool:
+    """Whether version 4 is used."""
+    return _suits(4, device) and installed()
 
 
 @lru_cache(maxsize=1)

@@ -220,7 +220,7 @@ def _tell(scorer: PairScorer, proof: Proof) -> None:
     if "packed" in proof.passed_over:
         why, name = proof.passed_over["packed"], type(scorer.model).__name__
         warnings.warn(f"{name} is not packed ({why}): {COSTS[proof.layout]}", UnmdpoWarning, stacklevel=3)
-    elif proof.layout == "packed" and is_missed(scorer.model, scorer.device):
+    elif proof.layout == "flash" and is_missed(scorer.device):
         warnings.warn(MISSED, UnmdpoWarning, stacklevel=3)
 
 

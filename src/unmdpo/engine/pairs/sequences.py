@@ -24,11 +24,11 @@ class Sequences(NamedTuple):
     token: Tensor  # (k,) the token that each key belongs to
     first: Tensor  # (length,) each token's key
     second: Tensor  # (length,) its key in the rejected response's sequence, or −1
+    longest: int  # keys of a sequence, at most; a power of two, so that few lengths are compiled for
     window: int | None = None  # how many positions back a token sees, its own included
 
     def with_tensors(self, change: Callable[[Tensor], Tensor]) -> "Sequences":
-        queries, keys = change(self.queries), change(self.keys)
-        return Sequences(queries, keys, change(self.token), change(self.first), change(self.second), self.window)
+        return Sequences(*(change(each) if isinstance(each, Tensor) else each for each in self))  # type: ignore[arg-type]
 
     @classmethod
     def of(cls, sizes: NDArray[np.int64], spans: NDArray[np.int64], length: int) -> "Sequences":
@@ -56,6 +56,7 @@ class Sequences(NamedTuple):
             token=torch.from_numpy(token),
             first=torch.from_numpy(first),
             second=torch.from_numpy(second),
+            longest=1 << (int(max(lengths.max(initial=1), PADDING)) - 1).bit_length(),
         )
 
 
