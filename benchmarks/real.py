@@ -9,6 +9,7 @@ alpaca-eval file, all .jsonl.gz. Prints JSON lines. Needs a GPU; the second need
 """
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -103,8 +104,9 @@ def whole_run(model: str, data: Path, template: str | None, jobs: int | None) ->
         first = None  # seconds to the end of the first update of any model
         with subprocess.Popen(command) as process:
             while process.poll() is None:
-                if first is None and any(log.stat().st_size for log in store.rglob("throughput.log")):
-                    first = time.time() - began
+                with contextlib.suppress(OSError):  # files come and go
+                    if first is None and any(log.stat().st_size for log in store.rglob("throughput.log")):
+                        first = time.time() - began
                 time.sleep(0.5)
         ended = time.time()
         watch.stop()

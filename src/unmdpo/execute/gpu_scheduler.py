@@ -20,7 +20,7 @@ from unmdpo.core.processes import main_hidden
 from unmdpo.engine.cost import USABLE
 from unmdpo.stages.pipeline import Pipeline
 from unmdpo.stages.shared.base import Stage
-from unmdpo.stages.shared.estimates import Cost, Estimates
+from unmdpo.stages.shared.estimates import DECODING_SHARE, Cost, Estimates
 
 FULL = 1.5  # shares of a GPU's arithmetic that stages may take together
 CONTEXT = 1.5e9  # bytes that a process takes before it does anything
@@ -54,7 +54,9 @@ def need_of(run: Pipeline, stage: Stage[Any], memory: float) -> Need:
         return Need(memory, 1.0, ranks)
     if cost == Cost():
         return Need(devices=ranks)
-    return Need(KEPT * cost.memory + CONTEXT, cost.share, ranks, cost.microbatch)
+    # tokens that are written one by one mostly wait, for memory and for the kernels of others
+    share = DECODING_SHARE * cost.share if cost.decoding else cost.share
+    return Need(KEPT * cost.memory + CONTEXT, share, ranks, cost.microbatch)
 
 
 def fraction(need: Need, memory: float) -> float:

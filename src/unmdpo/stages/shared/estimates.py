@@ -276,12 +276,6 @@ def _built(path: str, revision: str | None, gguf_file: str | None, trust: bool, 
             raise UserError(f"cannot plan for the model '{path}': {reason}") from error
     causal = type(config) in AutoModelForCausalLM._model_mapping or "auto_map" in config.to_dict()
     kind: Any = AutoModelForCausalLM if causal else AutoModel  # a judge may be an encoder
-    if (
-        judge
-        and type(config) not in AutoModelForSequenceClassification._model_mapping
-        and "auto_map" not in vars(config)
-    ):
-        raise UserError(f"'{path}' cannot become a judge: Transformers has no sequence classifier of its kind")
     if judge:
         kind = AutoModelForSequenceClassification
         if type(config) not in kind._model_mapping and "auto_map" not in config.to_dict():
