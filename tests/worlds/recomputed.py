@@ -5,42 +5,68 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from scipy.stats import t as student
 from sklearn.linear_model import LogisticRegression
 
-from unmdpo.stats.evaluation import EQUAL, RESAMPLES, TIE, Floats, Judged, seed_share
+from unmdpo.stats.evaluation import EQUAL, RESAMPLES, TIE, Floats, Judged
 from unmdpo.stats.length_adjusted import RIDGE
 
 Numbers = dict[str, list[float]]
 
 
 def recomputed(candidate: Judged, baseline: Judged, seed: int) -> Numbers:
-    """Every number of an outcome that resampling gives, as (value, low, high) or by itself; (s, n) each side."""
+    """Every number of an outcome, as (value, low, high) or by itself; (s, n) each side."""
     s, n = candidate.scores.shape
     prompts = np.random.default_rng(seed).integers(0, n, (RESAMPLES, n))
-    seeds = np.random.default_rng([seed, s]).integers(0, s, (RESAMPLES, max(1, s - 1)))
-
-    def draws(values: Floats) -> Floats:
-        """(resamples,) means over drawn prompts, moved by how far drawn seeds are from all."""
-        whole, levels = values.mean(axis=0), values.mean(axis=1)
-        moved = (levels[seeds].mean(axis=1) - levels.mean()) * (seed_share(values) if s > 1 else 0.0)
-        means: Floats = whole[prompts].mean(axis=1) + moved
-        return means
-
     differences = candidate.scores - baseline.scores
     points = np.select([differences > TIE, differences >= -TIE], [100.0, 50.0], 0.0)
     ours, theirs = (np.broadcast_to(side.characters, points.shape) for side in (candidate, baseline))
-    rates, rewards = draws(points), draws(differences)
-    ratio = np.maximum(draws(ours), 1) / np.maximum(draws(theirs), 1)
-    return {
+    ratio = max(ours.mean(), 1) / max(theirs.mean(), 1)
+    numbers = {
         "wins": [float((points == 100).sum())],
         "ties": [float((points == 50).sum())],
         "losses": [float((points == 0).sum())],
-        "win_rate": _with_ends(points.mean(), rates),
-        "reward_difference": _with_ends(differences.mean(), rewards),
-        "length_ratio": _with_ends(max(ours.mean(), 1) / max(theirs.mean(), 1), ratio),
-        "p_win_rate": [_p(rates - 50)],
-        "p_reward_difference": [_p(rewards)],
     }
+    if s == 1:
+        rates, rewards, mine, yours = (v[0][prompts].mean(axis=1) for v in (points, differences, ours, theirs))
+        return numbers | {
+            "win_rate": _with_ends(points.mean(), rates),
+            "reward_difference": _with_ends(differences.mean(), rewards),
+            "length_ratio": _with_ends(ratio, np.maximum(mine, 1) / np.maximum(yours, 1)),
+            "p_win_rate": [_p(rates - 50)],
+            "p_reward_difference": [_p(rewards)],
+        }
+    relative = ours / max(ours.mean(), 1) - theirs / max(theirs.mean(), 1)
+    apart = _margin(relative, 0.05)
+    return numbers | {
+        "win_rate": [points.mean(), *(points.mean() + side * _margin(points, 0.05) for side in (-1, 1))],
+        "reward_difference": [
+            differences.mean(), *(differences.mean() + side * _margin(differences, 0.05) for side in (-1, 1))
+        ],
+        "length_ratio": [ratio, ratio * np.exp(-apart), ratio * np.exp(apart)],
+        "p_win_rate": [_p_over_seeds(points - 50)],
+        "p_reward_difference": [_p_over_seeds(differences)],
+    }  # fmt: skip
+
+
+def _margin(values: Floats, chance: float) -> float:
+    """Cochran's, from the variances of means of seeds and of prompts."""
+    s, n = values.shape
+    mean, seeds, prompts = values.mean(), values.mean(axis=1), values.mean(axis=0)
+    rest = sum((values[i, j] - seeds[i] - prompts[j] + mean) ** 2 for i in range(s) for j in range(n))
+    variances = [seeds.var(ddof=1) / s, max(0.0, prompts.var(ddof=1) - rest / ((s - 1) * (n - 1)) / s) / n]
+    quantiles = [student(s - 1).ppf(1 - chance / 2), student(n - 1).ppf(1 - chance / 2)]
+    weighted = sum(v * q for v, q in zip(variances, quantiles, strict=True)) / sum(variances)
+    return float(weighted * np.sqrt(sum(variances)))
+
+
+def _p_over_seeds(values: Floats) -> float:
+    """By bisection."""
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _margin(values, middle) > abs(values.mean()) else (low, middle)
+    return high
 
 
 def equal_length(candidate: Judged, baseline: Judged) -> float:

@@ -2,7 +2,7 @@
 
 All statistics of a panel share one table of paired prompt resamples, so their intervals describe the same draws
 ("Datasets, panels, and evaluation"). Policies that were trained with several seeds are compared seed by seed; the
-numbers are means over seeds, and intervals resample prompts and seeds together.
+numbers are means over seeds, and their intervals know how few seeds there are (`few_seeds`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
+
+from unmdpo.stats.few_seeds import MeanOverSeeds
 
 Floats = NDArray[np.float64]
 TIE = 1e-6  # score differences up to this size are ties
@@ -23,7 +25,7 @@ LONGEST = 1.15  # the selection rule's limit on L/L_D
 
 @dataclass(frozen=True)
 class Estimate:
-    """A statistic with its 95% percentile interval."""
+    """A statistic with its 95 % interval."""
 
     value: float
     low: float
@@ -77,48 +79,21 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Resamples:
-    """Draws of prompts, and of seeds where there are several."""
+    """Draws of prompts."""
 
     counts: Floats  # (resamples, n) how often each prompt was drawn
-    seed: int = 0
 
     @classmethod
     def draw(cls, prompts: int, seed: int, resamples: int = RESAMPLES) -> "Resamples":
         drawn = np.random.default_rng(seed).integers(0, prompts, size=(resamples, prompts))
         flat = (drawn + prompts * np.arange(resamples)[:, None]).ravel()
         counts = np.bincount(flat, minlength=resamples * prompts).reshape(resamples, prompts)
-        return cls(counts.astype(np.float64), seed)
+        return cls(counts.astype(np.float64))
 
     def means(self, values: Floats) -> Floats:
-        """(resamples,) the mean of `values`, (n,) or (s, n): over the drawn prompts and all seeds, plus how far the
-        mean over drawn seeds is from the mean over all, as far as seeds themselves differ."""
-        by_seed = np.atleast_2d(values)
-        over_prompts: Floats = self.counts @ by_seed.mean(axis=0) / self.counts.shape[1]
-        if len(by_seed) == 1:
-            return over_prompts
-        apart = by_seed.mean(axis=1) - by_seed.mean()  # (s,)
-        shift: Floats = seed_share(by_seed) * (self.of_seeds(len(by_seed)) @ apart)
-        return over_prompts + shift
-
-    def of_seeds(self, seeds: int) -> Floats:
-        """(resamples, s) the weight of each seed in each resample.
-
-        s − 1 of the s seeds are drawn, with replacement: that many make the variance of their mean right when there
-        are few (Rao and Wu 1988), where s of them would make it a third too small for three seeds.
-        """
-        drawn = np.random.default_rng([self.seed, seeds]).integers(0, seeds, (len(self.counts), max(1, seeds - 1)))
-        weights: Floats = (drawn[..., None] == np.arange(seeds)).mean(axis=1)
-        return weights
-
-
-def seed_share(values: Floats) -> float:
-    """How much of the spread of seeds' means (s, n) is the seeds' own, as a factor on it: the rest is prompts that
-    differ between seeds by chance, which resampling prompts has counted already."""
-    s, n = values.shape
-    means, prompts = values.mean(axis=1, keepdims=True), values.mean(axis=0, keepdims=True)
-    noise = ((values - means - prompts + values.mean()) ** 2).sum() / ((s - 1) * max(1, n - 1)) / n
-    spread = float(means.var(ddof=1))
-    return float(np.sqrt(max(0.0, 1 - noise / spread))) if spread > 0 else 0.0
+        """(resamples,) means of values (n,) over the drawn prompts."""
+        means: Floats = self.counts @ values / self.counts.shape[1]
+        return means
 
 
 def spearman(first: Floats, second: Floats) -> float | None:
@@ -129,24 +104,42 @@ def spearman(first: Floats, second: Floats) -> float | None:
 
 def compare(candidate: Judged, baseline: Judged, resamples: Resamples) -> Outcome:
     """The candidate against the baseline on the same prompts; (s, n) against (s, n) or (n,) seed by seed."""
-    difference = candidate.scores - baseline.scores
+    difference = np.atleast_2d(candidate.scores - baseline.scores)
+    ours, theirs = (np.broadcast_to(side.characters, difference.shape) for side in (candidate, baseline))
     won, tied = difference > TIE, np.abs(difference) <= TIE
     points = 100 * (won + tied / 2)
-    win_rates, rewards = resamples.means(points), resamples.means(difference)
+    win_rate, p_win_rate = _mean(points, 50.0, resamples)
+    reward_difference, p_reward_difference = _mean(difference, 0.0, resamples)
     return Outcome(
         prompts=difference.shape[-1],
         wins=int(won.sum()),
         ties=int(tied.sum()),
         losses=int((~won & ~tied).sum()),
-        win_rate=_estimate(float(points.mean()), win_rates),
-        reward_difference=_estimate(float(difference.mean()), rewards),
-        length_ratio=_estimate(
-            float(_length(candidate.characters.mean()) / _length(baseline.characters.mean())),
-            _length(resamples.means(candidate.characters)) / _length(resamples.means(baseline.characters)),
-        ),
-        p_win_rate=_two_sided(win_rates, 50.0),
-        p_reward_difference=_two_sided(rewards, 0.0),
+        win_rate=win_rate,
+        reward_difference=reward_difference,
+        length_ratio=_ratio(ours, theirs, resamples),
+        p_win_rate=p_win_rate,
+        p_reward_difference=p_reward_difference,
     )
+
+
+def _mean(values: Floats, null: float, resamples: Resamples) -> tuple[Estimate, float]:
+    """The mean of values (s, n), and the p-value of its being `null`: by resampling prompts, if there is one seed."""
+    if len(values) == 1:
+        draws = resamples.means(values[0])
+        return _estimate(float(values.mean()), draws), _two_sided(draws, null)
+    mean = MeanOverSeeds.of(values)
+    margin = mean.margin()
+    return Estimate(mean.value, mean.value - margin, mean.value + margin), mean.p(null)
+
+
+def _ratio(ours: Floats, theirs: Floats, resamples: Resamples) -> Estimate:
+    """The ratio of mean lengths (s, n); over several seeds, the margin is that of its logarithm, linearized."""
+    mean, other = (float(_length(each.mean())) for each in (ours, theirs))
+    if len(ours) == 1:
+        return _estimate(mean / other, _length(resamples.means(ours[0])) / _length(resamples.means(theirs[0])))
+    margin = MeanOverSeeds.of(ours / mean - theirs / other).margin()
+    return Estimate(mean / other, mean / other * float(np.exp(-margin)), mean / other * float(np.exp(margin)))
 
 
 def by_domain(candidate: Judged, baseline: Judged, domains: Sequence[str], seed: int) -> dict[str, Outcome]:

@@ -10,6 +10,7 @@ import numpy as np
 from scipy.special import expit
 
 from unmdpo.stats.evaluation import TIE, Estimate, Floats, Judged
+from unmdpo.stats.few_seeds import MeanOverSeeds
 
 RIDGE = 0.1  # keeps estimates finite where every answer wins; a tenth of one answer's weight
 STEPS, NORMAL = 50, 1.96
@@ -28,8 +29,8 @@ def length_adjusted(candidate: Judged, baseline: Judged) -> Estimate | None:
         return None
     features = np.stack([np.ones_like(longer), np.tanh(longer / spread)], axis=-1)  # (s, n, 2)
     theta = _fit(features.reshape(-1, 2), won.ravel())
-    intercept, error = float(theta[0]), _error(features, won, theta)
-    ends = (100 * float(expit(intercept + side * NORMAL * error)) for side in (0, -1, 1))
+    intercept, margin = float(theta[0]), _margin(features, won, theta)
+    ends = (100 * float(expit(intercept + side * margin)) for side in (0, -1, 1))
     return Estimate(*ends)
 
 
@@ -51,21 +52,17 @@ def _curvature(features: Floats, chance: Floats) -> Floats:
     return curvature
 
 
-def _error(features: Floats, won: Floats, theta: Floats) -> float:
-    """The intercept's standard error: a sandwich clustered by prompt and by seed, and no less than the model's own."""
+def _margin(features: Floats, won: Floats, theta: Floats) -> float:
+    """The intercept's, from what every answer adds to it, and no less than the model's own."""
     chance = expit(features @ theta)  # (s, n)
     slopes = features * (won - chance)[..., None]  # (s, n, 2)
-    of_prompt, seeds = slopes.sum(axis=0), len(slopes)
     inverse = np.linalg.inv(_curvature(features.reshape(-1, 2), chance.ravel()))
-
-    def variance(meat: Floats) -> float:
-        return float((inverse @ meat @ inverse)[0, 0])
-
-    found = variance(of_prompt.T @ of_prompt)
-    if seeds > 1:
-        of_seed, each = slopes.sum(axis=1), slopes.reshape(-1, 2)
-        found += max(0.0, variance(of_seed.T @ of_seed * seeds / (seeds - 1) - each.T @ each))
-    return float(np.sqrt(max(found, float(inverse[0, 0]))))
+    added = slopes @ inverse[0]  # (s, n)
+    if len(added) > 1:
+        found = MeanOverSeeds.of(added.size * added).margin()
+    else:
+        found = NORMAL * float(np.sqrt((added**2).sum()))
+    return max(found, NORMAL * float(np.sqrt(inverse[0, 0])))
 
 
 def longer_preferred(answers: Sequence[Judged]) -> Estimate | None:
