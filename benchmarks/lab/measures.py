@@ -64,9 +64,9 @@ def gain(candidate: str, opponent: str) -> Measure:
     return lambda run: run.compare(candidate, opponent, "held-out").reward_difference.value
 
 
-def called_real(scale: str) -> Measure:
-    """1 if the check of a scale calls it real, 0 if not: the mean over seeds is how often it does."""
-    return lambda run: float(_checked(run, scale).real)
+def called_better(scale: str) -> Measure:
+    """1 if the check of a scale calls it better than q ≡ 1, 0 if not: the mean over seeds is how often it does."""
+    return lambda run: float(_checked(run, scale).better)
 
 
 def held_out_gain(scale: str) -> Measure:

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.lab.measures import (
     Measure,
-    called_real,
+    called_better,
     gain,
     held_out_gain,
     pilot_cost,
@@ -154,7 +154,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         "standard deviation of log q*",
         _numbers("noise_spread", 0.0, 0.4, 0.8, 1.2),
         {
-            "called real": {label: called_real(name) for name, label in _ESTIMATORS.items()},
+            "called real": {label: called_better(name) for name, label in _ESTIMATORS.items()},
             "held-out gain over q ≡ 1": {label: held_out_gain(name) for name, label in _ESTIMATORS.items()},
             "Spearman of q̂ with q*": {label: recovery(name) for name, label in _ESTIMATORS.items()},
         },

@@ -7,8 +7,8 @@ import torch
 from sklearn.linear_model import Ridge
 
 from unmdpo.scale import RidgeScale, Rows, Units
-from unmdpo.scale.check import check, verdict
-from unmdpo.scale.evidence_size import PENALTIES, SMALLEST, foreseen_sizes, regress, sizes, split
+from unmdpo.scale.check import SIZE, check
+from unmdpo.scale.evidence_size import PENALTIES, SMALLEST, foreseen_values, regress, sizes, split
 
 
 def world(seed, size_spread, noise_spread, prompts=800):
@@ -27,7 +27,7 @@ def test_sizes_by_hand():
     rows = Rows(torch.tensor([0, 0, 2, 2]), torch.tensor([1.0, -3.0, 4.0, 9.0]), torch.ones(4),
                 valid=torch.tensor([True, True, True, False]))  # fmt: skip
     first, third = math.log(2 + SMALLEST), math.log(4 + SMALLEST)
-    assert sizes(rows, 3).tolist() == pytest.approx([first, (first + third) / 2, third])
+    assert sizes(rows, 3).tolist() == pytest.approx([first, math.log(3 + SMALLEST), third])
 
 
 @pytest.mark.parametrize("penalty", PENALTIES)
@@ -44,12 +44,12 @@ def test_the_regression_is_scikit_learn_s(penalty, monkeypatch):
 
 def test_sizes_are_foreseen_on_units_that_were_not_seen():
     units, rows = world(0, size_spread=0.6, noise_spread=0.0)
-    found = foreseen_sizes(units, rows, units.folds)
+    found = foreseen_values(units, sizes(rows, len(units)), units.folds)
     assert torch.corrcoef(torch.stack([found, units.features[:, 0].double()]))[0, 1] > 0.95
     alone = units.features.clone()
     alone[units.folds == 1] = 0.0  # what is inside a fold changes nothing for its own regression
     inside = units.folds == 1
-    other = foreseen_sizes(Units(alone, None, units.folds), rows, units.folds)
+    other = foreseen_values(Units(alone, None, units.folds), sizes(rows, len(units)), units.folds)
     assert other[inside].std() < 1e-6 < found[inside].std()
 
 
@@ -66,14 +66,14 @@ def test_a_scale_is_split_into_what_falls_with_the_size_and_the_rest():
 def test_pilots_that_move_further_on_some_prompts_are_no_noise():
     found = check(RidgeScale, *_args(world(1, size_spread=0.6, noise_spread=0.0)))
     assert found.better
-    assert not found.real
-    assert verdict(found).startswith("better than q ≡ 1, but only because pilots move further on some prompts")
+    assert found.finding == f"better than q ≡ 1, but mostly {SIZE}"
+    assert found.explained.shares[SIZE] > 0.5
 
 
 def test_noise_beside_it_is_found():
     found = check(RidgeScale, *_args(world(1, size_spread=0.6, noise_spread=1.2)))
-    assert found.real
-    assert "Beyond how far pilots move" in verdict(found)
+    assert found.explained.without[SIZE].low > 0
+    assert found.finding == "informative and better"
 
 
 def _args(made):

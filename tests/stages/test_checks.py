@@ -79,8 +79,8 @@ def test_it_is_said_on_request(done, tmp_path):
     arguments = ["scale", str(path), "seq", "--check", "--store", str(done.store.root)]
     said = CliRunner().invoke(app, arguments)
     assert said.exit_code == 0, said.output
-    assert "scale seq is" in said.output
-    assert "Permuted among prompts" in said.output
+    assert "scale seq: " in said.output
+    assert "Of log q̂, each of these foresees by itself" in said.output
     missing = CliRunner().invoke(app, ["scale", str(path), "sec", "--check", "--store", str(done.store.root)])
     assert missing.exit_code == 2
     assert "did you mean 'seq'" in missing.output

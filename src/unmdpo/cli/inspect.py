@@ -217,7 +217,7 @@ def _check_scale(recipe: str, name: str, overrides: list[str] | None, store: Pat
         raise UserError(
             f"scale '{name}' cannot be checked: it is not fitted to pilots of this run, so nothing can be held out"
         )
-    typer.echo(f"scale {name} is {verdict(found)}")
+    typer.echo(f"scale {name}: {verdict(found)}")
 
 
 def report(

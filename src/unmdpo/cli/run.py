@@ -143,7 +143,7 @@ def show_checks(run: "Run") -> None:
     for name in run.recipe.scales:
         found = run.check(name)
         if found is not None:
-            typer.echo(f"scale {name} is {verdict(found)}")
+            typer.echo(f"scale {name}: {verdict(found)}")
 
 
 def show_summary(run: "Run") -> None:

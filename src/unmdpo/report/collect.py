@@ -33,7 +33,7 @@ class ScaleFacts:
     true: list[float] | None
     residual: list[float]  # mean of c − B over a prompt's comparisons; empty if no pilots were used
     strength: list[float]  # mean over a prompt's comparisons
-    verdict: str = ""  # whether it is real, in words; empty if it was not checked
+    verdict: str = ""  # what its check found, in words; empty if it was not checked
 
     @property
     def agreement(self) -> Estimate | None:

@@ -46,7 +46,7 @@ def render(runs: Mapping[str, Facts]) -> str:
     return template("several.html", clock=clock, amount=amount, chance=chance).render(
         runs={name: {"found": headline(facts.summary), "asked": key_facts(facts)} for name, facts in runs.items()},
         verdicts={
-            name: {scale.name: scale.verdict.partition(":")[0] for scale in facts.scales if scale.verdict}
+            name: {scale.name: scale.verdict.partition(".")[0] for scale in facts.scales if scale.verdict}
             for name, facts in runs.items()
         },
         differing=differing({name: facts.run.recipe.model_dump(mode="json") for name, facts in runs.items()}),

@@ -1,7 +1,7 @@
 """The best of several scales by their loss on unseen prompts, or q ≡ 1.
 
-Candidates are fitted outside every fold and judged inside it; the winner must be real, as `check` understands it. A
-prompt's own comparisons then move its scale as far as they help to foresee each other.
+Candidates are fitted outside every fold and judged inside it; the winner must be better than q ≡ 1, as `check`
+understands it. A prompt's own comparisons then move its scale as far as they help to foresee each other.
 """
 
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from unmdpo.scale import maps
-from unmdpo.scale.base import FrozenScale, folds_of, with_enough_folds
-from unmdpo.scale.check import ALPHA, Gain, beyond_size, exchanged_gain, gain_of, out_of_fold_log_scales
+from unmdpo.scale.base import FrozenScale
+from unmdpo.scale.check import Gain, gain_of, out_of_fold_log_scales
 from unmdpo.scale.data import Rows, Units
 from unmdpo.scale.diagnostics import diagnose
 from unmdpo.scale.features import DIMENSION, FACTS, narrow_features
@@ -28,7 +28,6 @@ NONE, EMBEDDING, SKETCH = CANDIDATES = ("q ≡ 1", "ridge on the embedding", "ri
 
 class Candidate(NamedTuple):
     candidate: str
-    log_q: Tensor  # (u,) out of fold
     gain: Gain
 
 
@@ -60,19 +59,15 @@ class AutoScale(FrozenScale):
         return self
 
     def _best(self, units: Units, rows: Rows) -> Candidate | None:
-        """The candidate with the largest gain, if that is no chance."""
-        tried, folds = [], folds_of(with_enough_folds(units))
+        """The candidate with the largest gain, if its interval is above zero."""
+        tried = []
         for candidate in (EMBEDDING, SKETCH):
             view = self._view(candidate, units)
             if candidate == EMBEDDING or view is not units:
                 log_q = out_of_fold_log_scales(self._ridge, view, rows)
-                tried.append(Candidate(candidate, log_q, gain_of(losses_by(self.settings), rows, log_q)))
+                tried.append(Candidate(candidate, gain_of(losses_by(self.settings), rows, log_q)))
         best = max(tried, key=lambda one: one.gain.value)
-        if best.gain.value <= 0:
-            return None
-        _, chance = exchanged_gain(losses_by(self.settings), rows, best.log_q, folds)
-        real = chance <= ALPHA / len(tried) and beyond_size(losses_by(self.settings), units, rows, best.log_q).clear
-        return best if real else None
+        return best if best.gain.low > 0 else None
 
     def _ridge(self) -> RidgeScale:
         return RidgeScale(**{name: getattr(self.settings, name) for name in LinearSettings.model_fields})

@@ -1,13 +1,18 @@
-"""Is a learned scale real? Its loss on prompts that it has not seen, against q ≡ 1.
+"""What is known about a learned scale, in three questions, on prompts that it has not seen.
 
-In its own sample every head beats q ≡ 1, because it has weights to fit noise with. So heads are fitted outside each
-fold and judged inside it, by the loss that they are fitted with, on scales centered there: a common factor must not
-help. The gain has an interval over prompts, whose comparisons are alike. And the same scales are exchanged at random
-among the prompts of a fold: if features say nothing about a prompt's comparisons, any order is as likely as the true
-one, so this test is exact. It sees smaller effects than the interval does, since what orders have in common cancels.
-
-A scale can be better than q ≡ 1 without anyone's labels being noisier than others': where pilots move further, all
-residuals are larger. So what a scale says beyond the size of the evidence must gain as well (`scale/size.py`).
+1. Is it *informative*: does it know which prompts are uncertain? Folds come one after another. The scales of each are
+   those of a head that was fitted to the folds before it, and are exchanged at random among its prompts. If features
+   say nothing, every order is as likely as the true one, whatever the earlier folds were, so the p-values of folds are
+   independent and uniform. (Heads that are fitted to all other folds share their rows: their gains go together, and
+   such a test finds too much.)
+2. Is it *better* than q ≡ 1? In its own sample every head is, because it has weights to fit noise with. So heads are
+   fitted outside each fold and judged inside it, by the loss that they are fitted with, on scales centered there: a
+   common factor must not help. The gain has an interval over prompts, whose comparisons are alike.
+3. How is it *explained*? A scale can be better without anyone's labels being noisier than others': where pilots move
+   further (`evidence_size`), where responses are longer, where labels are stated more strongly. How much of it each of
+   these foresees, and what it still gains beyond what falls with the size or goes with length; and whether a step in
+   its direction gains if all labels are taken to be equally strong. (Strength cannot be taken out as length is: by the
+   paper's model, noise makes labels stronger.)
 """
 
 from collections.abc import Callable, Sequence
@@ -15,18 +20,21 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
+from scipy.stats import combine_pvalues
 from torch import Tensor
 
 from unmdpo.scale.base import FrozenScale, fold_count, folds_of, with_enough_folds
 from unmdpo.scale.data import Rows, Units, mean_of_seeds
 from unmdpo.scale.diagnostics import correlation
-from unmdpo.scale.evidence_size import foreseen_sizes, split
+from unmdpo.scale.evidence_size import foreseen_values, mean_of_units, sizes, split
 from unmdpo.scale.fitting import LossesOf, losses_by
 from unmdpo.scale.settings import MarginSettings
 
 NORMAL, ALPHA = 1.96, 0.05
 EXCHANGES, FEWEST = 999, 10  # prompts that a scale may be fitted to
+STEP = 0.25  # of log q̂: a scale that strong labels have made too wide still points somewhere
 EQUAL = 1e-12  # gains that differ by less differ by rounding
+SIZE, LENGTH, STRENGTH, DOMAIN = "how far pilots move", "response length", "label strength", "the domain"
 Maker = Callable[[], FrozenScale]
 
 
@@ -38,20 +46,8 @@ class OwnGain(NamedTuple):
     chance: float
 
 
-class Beyond(NamedTuple):
-    """The gain of a scale over the part of it that falls with the size of the evidence, and how often the rest,
-    exchanged among units, gains as much."""
-
-    value: float
-    chance: float
-
-    @property
-    def clear(self) -> bool:
-        return self.value > 0 and self.chance <= ALPHA
-
-
 class Gain(NamedTuple):
-    """How much smaller the held-out loss is than with q ≡ 1."""
+    """How much smaller the held-out loss is than with q ≡ 1, or than with another scale."""
 
     value: float
     error: float  # standard error over prompts
@@ -65,41 +61,66 @@ class Gain(NamedTuple):
     def high(self) -> float:
         return self.value + NORMAL * self.error
 
+    def __str__(self) -> str:
+        return f"{self.value:.4f} [{self.low:.4f}, {self.high:.4f}]"
+
+
+class Explained(NamedTuple):
+    """What else a scale goes with."""
+
+    shares: dict[str, float]  # of the variance of log q̂, that each thing foresees
+    without: dict[str, Gain]  # what it gains without each, if that could be the reason
+
 
 @dataclass(frozen=True)
 class Check:
-    """What is known about whether a scale is real."""
+    """What is known about a scale."""
 
     prompts: int
     rows: int
+    chance: float  # of being as informative by chance: a p-value
     loss: float  # held out
     loss_of_one: float  # of q ≡ 1 on the same rows
     gain: Gain
+    explained: Explained
     halves: float | None  # rank correlation of log q̂ fitted to two halves of every prompt's comparisons
     seeds: list[float]  # the same between pilots' seeds, for every two of them
-    exchanged: float  # mean gain of the same scales, given to other prompts at random
-    chance: float  # how often those gain as much: the p-value of a permutation test
-    beyond: Beyond  # what is left of the gain beyond the size of the evidence
     own: OwnGain | None = None  # what prompts' own comparisons add
 
     @property
-    def real(self) -> bool:
-        """Better than q ≡ 1 on unseen prompts, or on unseen comparisons of seen ones: not by chance, and not only
-        because pilots move further on some prompts than on others."""
-        return (self.better and self.beyond.clear) or self.own is not None
+    def informative(self) -> bool:
+        return self.chance <= ALPHA
 
     @property
     def better(self) -> bool:
-        return self.gain.value > 0 and self.chance <= ALPHA
+        """Than q ≡ 1, on unseen prompts."""
+        return self.gain.low > 0
+
+    @property
+    def finding(self) -> str:
+        """In a few words."""
+        if self.better:
+            without = self.explained.without
+            least = min(without, key=lambda name: without[name].low)
+            return "informative and better" if without[least].low > 0 else f"better than q ≡ 1, but mostly {least}"
+        if self.own is not None:
+            return "better than q ≡ 1 by prompts' own comparisons only"
+        if self.gain.high < 0:
+            return "worse than q ≡ 1"
+        return "informative, not shown to be better than q ≡ 1" if self.informative else "nothing found"
 
     def to_dict(self) -> dict[str, Any]:
-        parts = {"gain": self.gain, "beyond": self.beyond, "own": self.own}
-        return asdict(self) | {name: part and part._asdict() for name, part in parts.items()}
+        without = {name: gain._asdict() for name, gain in self.explained.without.items()}
+        explained = {"shares": self.explained.shares, "without": without}
+        own = self.own and self.own._asdict()
+        return asdict(self) | {"gain": self.gain._asdict(), "explained": explained, "own": own}
 
     @classmethod
     def of_dict(cls, values: dict[str, Any]) -> "Check":
+        told = values["explained"]
+        explained = Explained(told["shares"], {name: Gain(**gain) for name, gain in told["without"].items()})
         own = values["own"] and OwnGain(**values["own"])
-        return cls(**values | {"gain": Gain(**values["gain"]), "beyond": Beyond(**values["beyond"]), "own": own})
+        return cls(**values | {"gain": Gain(**values["gain"]), "explained": explained, "own": own})
 
 
 def check(make: Maker, units: Units, seeds: Sequence[Rows], own: OwnGain | None = None) -> Check:
@@ -111,21 +132,48 @@ def check(make: Maker, units: Units, seeds: Sequence[Rows], own: OwnGain | None 
     losses_of = losses_by(settings)
     held_out = out_of_fold_log_scales(make, units, mean)
     one = float(losses_of(mean.valid_rows)(torch.zeros(len(units), dtype=torch.float64)).mean())
-    value = gain_of(losses_of, mean, held_out)
-    exchanged, chance = exchanged_gain(losses_of, mean, held_out, folds_of(with_enough_folds(units)))
+    gain = gain_of(losses_of, mean, held_out)
     return Check(
         prompts=int((torch.bincount(mean.valid_rows.unit) > 0).sum()),
         rows=len(mean.valid_rows),
-        loss=one - value.value,
+        chance=chance_of_information(make, losses_of, units, mean),
+        loss=one - gain.value,
         loss_of_one=one,
-        gain=value,
+        gain=gain,
+        explained=explain(losses_of, units, mean, held_out),
         halves=_halves(make, units, mean),
         seeds=_between_seeds(make, units, seeds),
-        exchanged=exchanged,
-        chance=chance,
-        beyond=beyond_size(losses_of, units, mean, held_out),
         own=own,
     )
+
+
+def chance_of_information(make: Maker, losses_of: LossesOf, units: Units, rows: Rows) -> float:
+    """The p-value of the first question: folds' p-values together (Stouffer's method), those from more prompts with
+    more weight. 1 if nothing was learned."""
+    units = with_enough_folds(units)
+    folds, values, weights = folds_of(units), list[float](), list[float]()
+    for fold in range(1, fold_count(units)):
+        before, inside = folds < fold, folds == fold
+        told = [bool((there[rows.unit] & rows.mask).any()) for there in (before, inside)]
+        if int(before.sum()) < FEWEST or not all(told):
+            continue
+        log_q = _fitted_elsewhere(make, units, rows, before, inside)
+        if bool((log_q.abs() > EQUAL).any()):  # else nothing was learned from the folds before
+            values.append(_exchanged(losses_of, rows.valid_rows.reindexed(inside), log_q))
+            weights.append(float(before.sum()) ** 0.5)
+    if not values:
+        return 1.0
+    return float(combine_pvalues(values, method="stouffer", weights=weights).pvalue)
+
+
+def _exchanged(losses_of: LossesOf, rows: Rows, log_q: Tensor) -> float:
+    """How often scales (u,) that are exchanged at random among units gain as much as they do, themselves counted."""
+    losses, rng = losses_of(rows), torch.Generator().manual_seed(0)
+    limit = losses(log_q).mean() + EQUAL
+    as_good = sum(
+        bool(losses(log_q[torch.randperm(len(log_q), generator=rng)]).mean() <= limit) for _ in range(EXCHANGES)
+    )
+    return min(1 + as_good, EXCHANGES) / (1 + EXCHANGES)  # never 1, which cannot be combined with others
 
 
 def out_of_fold_log_scales(make: Maker, units: Units, rows: Rows) -> Tensor:
@@ -139,10 +187,15 @@ def out_of_fold_log_scales(make: Maker, units: Units, rows: Rows) -> Tensor:
         if int(outside.sum()) < FEWEST or not (outside[rows.unit] & rows.mask).any():
             log_q[~outside] = 0.0  # too little to learn from
             continue
-        fitted = make().fit(with_enough_folds(units.select(outside)), rows.reindexed(outside))
-        inside = fitted.predict(_as_known(units.select(~outside), units.select(outside))).double().log()
-        log_q[~outside] = inside - inside.mean()
+        log_q[~outside] = _fitted_elsewhere(make, units, rows, outside, ~outside)
     return log_q
+
+
+def _fitted_elsewhere(make: Maker, units: Units, rows: Rows, there: Tensor, here: Tensor) -> Tensor:
+    """log q̂ of the units `here`, by an estimator that was fitted to those `there`, centered."""
+    fitted = make().fit(with_enough_folds(units.select(there)), rows.reindexed(there))
+    log_q = fitted.predict(_as_known(units.select(here), units.select(there))).double().log()
+    return log_q - log_q.mean()
 
 
 def _as_known(units: Units, to: Units) -> Units:
@@ -152,41 +205,50 @@ def _as_known(units: Units, to: Units) -> Units:
     return replace(units, domains=torch.where(torch.isin(units.domains, to.domains), units.domains, -1))
 
 
-def gain_of(losses_of: LossesOf, rows: Rows, log_q: Tensor) -> Gain:
-    """The gain of scales (u,) over q ≡ 1; its error is from sums over units, whose rows are alike."""
+def gain_of(losses_of: LossesOf, rows: Rows, log_q: Tensor, over: Tensor | None = None) -> Gain:
+    """The gain of scales (u,) over q ≡ 1, or over others; its error is from sums over units, whose rows are alike."""
     valid = rows.valid_rows
     losses = losses_of(valid)
-    gains = losses(torch.zeros_like(log_q)) - losses(log_q)
+    gains = losses(torch.zeros_like(log_q) if over is None else over) - losses(log_q)
     mean = gains.mean()
     sums = torch.zeros(len(log_q), dtype=torch.float64).index_add_(0, valid.unit, gains - mean)
     return Gain(float(mean), float(torch.sqrt((sums**2).sum())) / len(gains))
 
 
-def exchanged_gain(
-    losses_of: LossesOf, rows: Rows, log_q: Tensor, folds: Tensor, kept: Tensor | None = None
-) -> tuple[float, float]:
-    """The mean gain of scales (u,) that were exchanged at random within folds, and how often it is as large as the
-    true one, which counts as one of them. A part that is `kept` (u,), if any, stays where it is."""
-    losses, rng = losses_of(rows.valid_rows), torch.Generator().manual_seed(0)
-    kept = torch.zeros_like(log_q) if kept is None else kept
-    grouped, of_kept = torch.argsort(folds, stable=True), losses(kept).mean()
-    gains = []
-    for _ in range(EXCHANGES):
-        other = kept.clone()
-        other[grouped] += log_q[torch.argsort(folds + torch.rand(len(folds), generator=rng))]
-        gains.append(of_kept - losses(other).mean())
-    found, true = torch.stack(gains), of_kept - losses(kept + log_q).mean()
-    as_large = int((found >= true - EQUAL).sum())
-    return float(found.mean()), (1 + as_large) / (1 + EXCHANGES)
+def explain(losses_of: LossesOf, units: Units, rows: Rows, log_q: Tensor) -> Explained:
+    """What held-out scales (u,) go with: things that are foreseen from features and domains, as the scales are."""
+    folds, valid, count = folds_of(with_enough_folds(units)), rows.valid_rows, len(units)
+    foreseen = {
+        SIZE: foreseen_values(units, sizes(rows, count), folds),
+        STRENGTH: foreseen_values(units, mean_of_units(valid, valid.strength.double(), count), folds),
+    }
+    equal = replace(valid, strength=valid.strength.median().expand(len(valid)))
+    without = {
+        SIZE: gain_of(losses_of, rows, log_q, over=split(log_q, foreseen[SIZE], folds)[0]),
+        STRENGTH: gain_of(losses_of, equal, STEP * log_q),
+    }
+    if valid.lengths is not None:
+        foreseen[LENGTH] = foreseen_values(units, mean_of_units(valid, valid.lengths.double().log1p(), count), folds)
+        follows = closest(torch.stack([foreseen[LENGTH], foreseen[LENGTH] ** 2], dim=1), log_q)
+        without[LENGTH] = gain_of(losses_of, rows, log_q, over=follows)
+    shares = {name: correlation(log_q, values) ** 2 for name, values in foreseen.items()}
+    return Explained(shares | {DOMAIN: _share_between(log_q, units.domain_ids)}, without)
 
 
-def beyond_size(losses_of: LossesOf, units: Units, rows: Rows, log_q: Tensor) -> Beyond:
-    """What held-out scales (u,) gain beyond the size of the evidence."""
-    folds = folds_of(with_enough_folds(units))
-    follows, rest = split(log_q, foreseen_sizes(units, rows, folds), folds)
-    losses = losses_of(rows.valid_rows)
-    gain = float((losses(follows) - losses(log_q)).mean())
-    return Beyond(gain, exchanged_gain(losses_of, rows, rest, folds, kept=follows)[1])
+def closest(columns: Tensor, values: Tensor) -> Tensor:
+    """(u,) the linear function of columns (u, k), with a constant, that is closest to the values (u,)."""
+    columns = torch.cat([torch.ones_like(columns[:, :1]), columns], dim=1)
+    found: Tensor = columns @ torch.linalg.lstsq(columns, values[:, None], driver="gelsd").solution[:, 0]
+    return found
+
+
+def _share_between(values: Tensor, groups: Tensor) -> float:
+    """The share of the variance of values (u,) that is between groups (u,)."""
+    _, group = torch.unique(groups, return_inverse=True)
+    counts = torch.bincount(group)
+    means = torch.zeros(len(counts), dtype=values.dtype).index_add_(0, group, values) / counts
+    whole = float(values.var(correction=0))
+    return float((means[group] - values.mean()).square().mean()) / whole if whole > 0 else 0.0
 
 
 def _halves(make: Maker, units: Units, rows: Rows) -> float | None:
@@ -226,12 +288,13 @@ def _ranks(values: Tensor) -> Tensor:
 
 
 def verdict(checked: Check) -> str:
-    """In plain words."""
-    gain = checked.gain
+    """In plain words: the finding, and what it rests on."""
+    shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in checked.explained.shares.items())
+    without = ", ".join(f"{name} {gain}" for name, gain in checked.explained.without.items())
     said = (
-        f"on prompts it has not seen, its loss is {checked.loss:.4f}, and that of q ≡ 1 {checked.loss_of_one:.4f}: "
-        f"a gain of {gain.value:.4f} [{gain.low:.4f}, {gain.high:.4f}]. Permuted among prompts, the same "
-        f"scales gain {checked.exchanged:.4f}, permutation p = {checked.chance:.3f}"
+        f"{checked.finding}. On prompts it has not seen: informative, p = {checked.chance:.3f}; loss "
+        f"{checked.loss:.4f}, that of q ≡ 1 {checked.loss_of_one:.4f}, a gain of {checked.gain}. Of log q̂, each of "
+        f"these foresees by itself: {shares}. Without what each may bring, it gains: {without}"
     )
     if checked.halves is not None:
         said += f". Two halves of the comparisons agree on it with rank correlation {checked.halves:.2f}"
@@ -242,14 +305,4 @@ def verdict(checked: Check) -> str:
             f". A prompt's own comparisons add to it: from one half of them to the other, a gain of "
             f"{checked.own.value:.4f}, permutation p = {checked.own.chance:.3f}"
         )
-    if checked.better:
-        said += (
-            f". Beyond how far pilots move on a prompt, it gains {checked.beyond.value:.4f}, "
-            f"permutation p = {checked.beyond.chance:.3f}"
-        )
-    if checked.real:
-        whence = "" if checked.better and checked.beyond.clear else ", by prompts' own comparisons only"
-        return f"real{whence}: {said}"
-    if checked.better:
-        return f"better than q ≡ 1, but only because pilots move further on some prompts than on others: {said}"
-    return f"{'worse than' if gain.high < 0 else 'not better than'} q ≡ 1: {said}"
+    return said

@@ -20,17 +20,22 @@ SMALLEST = 0.1  # added to |B|, whose logarithm would follow the smallest ones o
 
 
 def sizes(rows: Rows, units: int) -> Tensor:
-    """(u,) log of the mean |evidence| of each unit's valid rows; units that have none get the mean of the others."""
+    """(u,) log of the mean |evidence| of each unit's valid rows."""
     valid = rows.valid_rows
-    sums = torch.zeros(units, dtype=torch.float64).index_add_(0, valid.unit, valid.evidence.double().abs())
-    counts = torch.bincount(valid.unit, minlength=units)
-    found = (sums / counts.clamp(min=1) + SMALLEST).log()
-    return torch.where(counts > 0, found, found[counts > 0].mean())
+    return (mean_of_units(valid, valid.evidence.double().abs(), units) + SMALLEST).log()
 
 
-def foreseen_sizes(units: Units, rows: Rows, folds: Tensor) -> Tensor:
-    """(u,) sizes from a ridge regression on the features and domains of units in other folds."""
-    known, found = sizes(rows, len(units)), torch.zeros(len(units), dtype=torch.float64)
+def mean_of_units(rows: Rows, values: Tensor, units: int) -> Tensor:
+    """(u,) the mean of each unit's values (n,); units that have no rows get the mean of the others."""
+    sums = torch.zeros(units, dtype=torch.float64).index_add_(0, rows.unit, values)
+    counts = torch.bincount(rows.unit, minlength=units)
+    means = sums / counts.clamp(min=1)
+    return torch.where(counts > 0, means, means[counts > 0].mean())
+
+
+def foreseen_values(units: Units, known: Tensor, folds: Tensor) -> Tensor:
+    """(u,) what a ridge regression on the features and domains of units in other folds foresees."""
+    found = torch.zeros(len(units), dtype=torch.float64)
     columns = torch.cat([units.features, one_hot(units.domain_ids.clamp(min=0)).to(units.features)], dim=1)
     for fold in range(int(folds.max()) + 1):
         inside = folds == fold

@@ -240,7 +240,7 @@ def check_scale(job: Job[ScaleSettings]) -> Notes:
 
     result = check(make, units, seeds, own)
     job.save(CHECK, result)
-    return {"real": result.real, "verdict": verdict(result)}
+    return {"finding": result.finding, "verdict": verdict(result)}
 
 
 CHECK_STAGE = Kind("check", check_scale, wanted=checks)
