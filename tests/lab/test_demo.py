@@ -83,7 +83,7 @@ def test_the_demo_runs_shows_and_redoes_nothing(tmp_path):
     arguments = ["demo", *SMALL, "--folder", str(tmp_path / "with space: x"), "--prompts", "100", "--jobs", "1"]
     first = CliRunner().invoke(app, arguments)
     assert first.exit_code == 0, first.output
-    for expected in ("ulnm-wr", "against initial", "Spearman of q̂ with the true q*", "sorting"):
+    for expected in ("ulnm-wr", "against dpo", "also seen", "Spearman of q̂ with the true q*", "sorting"):
         assert expected in first.output
     page = (tmp_path / "with space: x" / "report.html").read_text("utf-8")
     assert "true q*" in page

@@ -77,7 +77,8 @@ def test_an_exported_policy_is_the_policy_and_says_so(done, tmp_path):
     assert "license: apache-2.0\n" in card.split("---")[1]
     wanted = {"policy": "unm-wr", "panel": "one", "against": "dpo"}
     (rate,) = [row["win_rate"] for row in done.table() if wanted.items() <= row.items()]
-    assert f"| one |  | dpo | {rate:.1f} |" in card
+    assert f"(a judge that was not measured here) | dpo | {rate:.1f} |" in card
+    assert done.answer in card
     for part in ("trained on", "## Usage", "## Recipe", "## SHA-256"):
         assert part in card
 

@@ -109,7 +109,7 @@ def test_from_python(done, folder, tmp_path):
     assert made[0]["score"] == float(len(made[0]["text"].split()))
     direct, back = run.compare("unm-wr", "ulnm-wr", "one"), run.compare("ulnm-wr", "unm-wr", "one")
     assert direct.win_rate.value == 100 - back.win_rate.value
-    reported = run.summary["one"]["against"]["dpo"]["unm-wr"]["win_rate"]["value"]
+    reported = run.summary["one"]["judges"][""]["against"]["dpo"]["unm-wr"]["win_rate"]["value"]
     assert run.compare("unm-wr", "dpo", "one").win_rate.value == reported
     known = run.scale("ln").known()
     assert known["q"].to_pylist() == sorted(known["q"].to_pylist())

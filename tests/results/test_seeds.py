@@ -44,7 +44,7 @@ def test_every_seed_is_trained_judged_and_reported(finished):
     assert [*outcome["seeds"]] == ["17", "42"]
     mean = sum(one["win_rate"]["value"] for one in outcome["seeds"].values()) / 2
     assert outcome["win_rate"]["value"] == pytest.approx(mean)
-    assert finished.summary["one"]["against"]["dpo"]["simpo"]["seeds"] == {}  # one against the baseline's own seed
+    assert finished.summary["one"]["judges"]["long"]["against"]["dpo"]["simpo"]["seeds"] == {}  # the baseline's own
     assert problems(finished) == []
 
 
@@ -127,7 +127,15 @@ def test_a_judge_that_likes_length_more_than_the_data_is_reported():
 
 def test_the_report_shows_judges_and_seeds(finished, tmp_path):
     page = write_report(finished, tmp_path / "report.html").read_text("utf-8")
-    for text in ("one, by short", "seed 17", "dpo@17", "say the same", "p, Holm"):
+    for text in (
+        "one, by short",
+        "each seed",
+        "<td>17</td>",
+        "dpo@17",
+        "not measured here",
+        "say the same",
+        "p, Holm",
+    ):
         assert text in page, text
 
 
@@ -184,5 +192,5 @@ def test_the_best_setting_of_each_method_that_has_several():
     outcomes = {name: {"reward_difference": {"value": gain}} for name, gain in gains.items()}
     assert best_settings(outcomes, methods) == {"odpo, None": "odpo-2", "unm-wr, seq": "wr-2"}
     tables = {"against": {"dpo": outcomes}, "longer_preferred": None}
-    report = {"judges": {}, "baseline": "dpo", "agreement": [], "longer_chosen": None} | tables
+    report = {"judges": {"": tables}, "baseline": "dpo", "agreement": [], "longer_chosen": None}
     assert [*remarks(report, methods)] == ["the best setting of each method by ΔR: odpo-2, wr-2"]

@@ -1,48 +1,70 @@
-"""The main result in words."""
+"""The answer to the primary question, in words."""
 
-from unmdpo.results.tables import headline
+import pytest
 
+from tests.worlds.pipeline import recipe
+from unmdpo.recipe import Recipe
+from unmdpo.recipe.evaluation import PrimaryRecipe
+from unmdpo.results.tables import answer
 
-def outcome(value, low, high, p, adjusted=None):
-    rate = {"value": value, "low": low, "high": high}
-    return {"win_rate": rate, "holm_win_rate": p, "p_win_rate": p, "length_adjusted": adjusted}
-
-
-def summary(**outcomes):
-    report = {"prompts": 200, "baseline": "dpo", "judges": {}, "against": {"dpo": outcomes}}
-    return {"tuning": None, "test": report}
+ASKED = PrimaryRecipe(policy="a", against="dpo", panel="test", judge="")
 
 
-def test_a_winner_is_named_with_its_interval():
-    found = headline(summary(a=outcome(61.2, 55.0, 67.0, 0.001, {"value": 59.0}), b=outcome(51.0, 45.0, 54.9, 0.7)))
-    assert found == "a won against dpo on the 200 prompts of test: 61.2 % [55.0, 67.0]; at equal length, 59.0 %."
+def told(value, low, high, p, *, adjusted=None, seeds=3, mark=""):
+    outcome = {
+        "win_rate": {"value": value, "low": low, "high": high},
+        "p_win_rate": p,
+        "length_adjusted": adjusted and dict(zip(("value", "low", "high"), adjusted, strict=True)),
+        "seeds": dict.fromkeys(range(seeds)),
+    }
+    better = outcome | {"win_rate": {"value": 99.0, "low": 98.0, "high": 100.0}, "p_win_rate": 0.0}
+    tables = {"": {"against": {"dpo": {"best": better, "a": outcome}}}}
+    return answer({"other": None, "test": {"prompts": 200, "judges": tables}}, ASKED, mark)
 
 
-def test_whoever_is_as_good_is_named_too():
-    found = headline(summary(a=outcome(61.2, 55.0, 67.0, 0.001), b=outcome(58.0, 52.0, 64.0, 0.02)))
-    assert found.endswith("Its interval overlaps with those of b.")
-
-
-def test_no_winner():
-    found = headline(summary(a=outcome(52.0, 46.0, 58.0, 0.4)))
-    assert (
-        found
-        == "No policy differs significantly from dpo on the 200 prompts of test: the best, a, won 52.0 % [46.0, 58.0]."
+def test_better():
+    assert told(61.2, 55.0, 67.0, 0.001, adjusted=(59.0, 52.0, 66.0)) == (
+        "Better: a won 61.2 % [55.0, 67.0] against dpo on the 200 prompts of test, with 3 seeds. At equal length, "
+        "59.0 % [52.0, 66.0]."
     )
 
 
-def test_losers_are_named():
-    found = headline(summary(a=outcome(30.0, 20.0, 40.0, 0.001), b=outcome(49.0, 44.0, 54.0, 0.7)))
-    assert found.startswith(
-        "No policy won against dpo on the 200 prompts of test, and a lost: the best, b, won 49.0 %"
+def test_better_by_length_alone():
+    assert told(61.2, 55.0, 67.0, 0.001, adjusted=(51.0, 45.0, 57.0)).endswith(
+        "At equal length, 51.0 % [45.0, 57.0], so it may be length alone."
     )
 
 
-def test_the_winner_is_one_that_is_distinguished():
-    found = headline(summary(a=outcome(58.0, 49.0, 67.0, 0.06), b=outcome(57.0, 53.0, 61.0, 0.001)))
-    assert found.startswith("b won against dpo")
+def test_worse_and_a_judge_that_nobody_should_believe():
+    found = told(30.0, 20.0, 40.0, 0.001, mark="a judge that is no better than length")
+    assert found.startswith("Worse: a won 30.0 %")
+    assert ", by a judge that is no better than length, with 3 seeds" in found
+
+
+def test_no_difference_and_how_large_one_could_have_been_missed():
+    found = told(52.0, 42.0, 62.0, 0.7, seeds=0)
+    assert found.startswith("No difference shown: a won 52.0 % [42.0, 62.0] against dpo")
+    assert "with one seed, so what seeds change is not in it" in found
+    assert found.endswith("This run would show a difference of about 14 points in 80 % of cases.")
 
 
 def test_nothing_to_tell():
-    assert headline({}) is None
-    assert headline(summary()) is None
+    assert answer({}, ASKED) is None
+    assert answer({"test": {}}, PrimaryRecipe()) is None
+
+
+def asked(folder, **primary):
+    whole = recipe(folder).model_dump(mode="json")
+    whole["evaluation"]["primary"] = primary
+    return Recipe.model_validate(whole).primary
+
+
+def test_the_question_follows_a_rule_or_the_recipe(folder):
+    plain = recipe(folder)
+    policies, panels = [name for name in plain.candidates if name != "dpo"], [*plain.evaluation.panels]
+    assert plain.primary == PrimaryRecipe(policy=policies[-1], against="dpo", panel=panels[0], judge="")
+    assert asked(folder, policy=policies[0], panel=panels[1]).policy == policies[0]
+    with pytest.raises(ValueError, match="is not one of"):
+        asked(folder, policy="nobody")
+    with pytest.raises(ValueError, match="compared with itself"):
+        asked(folder, policy="dpo")

@@ -19,7 +19,7 @@ def test_only_some_policies_may_be_selected(done, folder):
     among = ["dpo", "ulnm-wr"]
     evaluation = done.recipe.evaluation.model_copy(update={"selected_among": among})
     run = execute(open_run(done.recipe.model_copy(update={"evaluation": evaluation}), done.store))
-    assert all(panel["selected"] in (None, *among) for panel in run.summary.values())
+    assert all(panel["judges"][""]["selected"] in (None, *among) for panel in run.summary.values())
     assert problems(run) == []
 
 
@@ -54,17 +54,20 @@ def rewrite_summary(artifact, change):
 def test_wrong_numbers_in_the_summary_are_found(done, tmp_path):
     shutil.copytree(done.store.root, tmp_path / "store")
     run = open_run(done.recipe, Store(tmp_path / "store"))
-    domain = next(iter(done.summary["two"]["by_domain"]["unm-wr"]))
+    domain = next(iter(done.summary["two"]["judges"][""]["by_domain"]["unm-wr"]))
 
     def change(report):
-        report["one"]["against"]["initial"]["dpo"]["win_rate"]["low"] += 1
-        report["two"]["by_domain"]["unm-wr"][domain]["reward_difference"]["high"] += 0.001
-        report["two"]["selected"] = "nobody"
+        report["one"]["judges"][""]["against"]["initial"]["dpo"]["win_rate"]["low"] += 1
+        report["two"]["judges"][""]["by_domain"]["unm-wr"][domain]["reward_difference"]["high"] += 0.001
+        report["two"]["judges"][""]["selected"] = "nobody"
 
     rewrite_summary(run.artifact("summary"), change)
     found = {finding.what for finding in problems(open_run(done.recipe, run.store))}
-    expected = ("one against initial dpo win_rate low", f"two by_domain unm-wr {domain} reward_difference high")
-    assert found == {*expected, "two selected"}
+    assert found == {
+        "one judges against initial dpo win_rate low",
+        f"two judges by_domain unm-wr {domain} reward_difference high",
+        "two judges selected",
+    }
 
 
 @pytest.mark.parametrize("file", ["panel/*/panel.json", "generation/*/generations.jsonl", "judgement/*/scores.jsonl"])

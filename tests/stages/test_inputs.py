@@ -216,7 +216,7 @@ def test_answers_made_elsewhere_are_judged_like_any_others(folder, tmp_path):
     (tmp_path / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     run = execute(open_run(small, Store(tmp_path / "store")))
     assert [row["text"] for row in run.generations("elsewhere", "one")] == ["w1 w2 w3 w4 w5 w6"] * 2
-    assert run.summary["one"]["against"]["dpo"]["elsewhere"]["win_rate"]["value"] == 100.0
+    assert run.summary["one"]["judges"][""]["against"]["dpo"]["elsewhere"]["win_rate"]["value"] == 100.0
     assert "policy[elsewhere]" not in run.stages
     assert problems(run) == []
 

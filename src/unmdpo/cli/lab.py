@@ -51,7 +51,7 @@ def demo(
         execute(run, jobs=jobs or default_jobs(), view=view)
     if run.summarized:
         show_summary(run)
-    show_checks(run)
+    show_checks(run, full=False)
     for name, scale in recipe.scales.items():
         if run.has(SCALE_STAGE, name) and scale.unit == "prompt":
             _show_check(check_scale(run, name))

@@ -16,7 +16,6 @@ RecipeArgument = Annotated[str, typer.Argument(help="A packaged name, a YAML fil
 Overrides = Annotated[list[str] | None, typer.Argument(help="key.sub=value …")]
 StoreOption = Annotated[Path, typer.Option("--store", envvar="UNMDPO_STORE", help="Folder where artifacts are kept.")]
 HERE = Path("unmdpo-store")
-A_FEW = 6
 WORKERS = "unmdpo.execute.workers"  # imported by the server that workers are forked from
 
 
@@ -67,6 +66,7 @@ def run(
     ] = None,
     executor: Annotated[Executor, typer.Option(help="Where stages run.")] = Executor.local,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show the tables only.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Show every table, every seed and every check.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Write every event, and the table, as lines of JSON.")
     ] = False,
@@ -103,8 +103,8 @@ def run(
         _print_rows(run)
         return
     if run.summarized:
-        show_summary(run)
-    show_checks(run)
+        show_summary(run, full=full)
+    show_checks(run, full=full)
     counted = count_rows(run)
     if counted is not None:
         typer.echo(f"data: {counted.line()}")
@@ -123,18 +123,19 @@ def _print_rows(run: "Run") -> None:
 
 
 def _show_policies(run: "Run") -> None:
-    """Where the policies lie, and what can be done with them."""
+    """Where a policy lies, the primary question's if there is one, and what can be done with it."""
     names = [name for name in run.recipe.trained if f"policy[{name}]" in run.finished]
-    for name in names[:A_FEW]:
-        typer.echo(f"policy {name}: {run.policy(name)}", err=True)
-    if len(names) > A_FEW:
-        typer.echo(f"and {len(names) - A_FEW} policies more", err=True)
-    if names:
-        for what in ("report {run}", "chat {run} {policy}", "export {run} {policy} FOLDER"):
-            typer.echo(f"next: unmdpo {what.format(run=run.folder, policy=names[-1])}", err=True)
+    if not names:
+        return
+    asked = None if run.recipe.evaluation is None else run.recipe.primary.policy
+    policy = next((name for name in names if name.partition("@")[0] == asked), names[-1])
+    others = f" (and {len(names) - 1} more: unmdpo runs)" if len(names) > 1 else ""
+    typer.echo(f"policy {policy}: {run.policy(policy)}{others}", err=True)
+    for what in ("report {run}", "chat {run} {policy}", "export {run} {policy} FOLDER"):
+        typer.echo(f"next: unmdpo {what.format(run=run.folder, policy=policy)}", err=True)
 
 
-def show_checks(run: "Run") -> None:
+def show_checks(run: "Run", *, full: bool = True) -> None:
     """The checks of scales, and the accuracy of trained judges."""
     from unmdpo.scale.check import verdict
 
@@ -143,26 +144,35 @@ def show_checks(run: "Run") -> None:
     for name in run.recipe.scales:
         found = run.check(name)
         if found is not None:
-            typer.echo(f"scale {name}: {verdict(found)}")
+            short = f"{found.finding} (gain on unseen prompts {found.gain})"
+            typer.echo(f"scale {name}: {verdict(found) if full else short}")
 
 
-def show_summary(run: "Run") -> None:
+def show_summary(run: "Run", *, full: bool = False) -> None:
+    """The answer to the primary question and its table; in full, everything that was also seen."""
     from rich.console import Console
 
-    from unmdpo.results.tables import remarks, tables_of
+    from unmdpo.results.tables import remarks
 
-    console = Console()
+    console, asked, marks = Console(), run.recipe.primary, run.judge_marks
+    if run.answer is not None:
+        console.print(run.answer, markup=False, highlight=False)
     for panel, report in run.summary.items():
-        for judge, tables in tables_of(report).items():
+        for judge, tables in report["judges"].items():
             for opponent, outcomes in tables["against"].items():
-                by = f", by {judge}" if judge else ""
-                show_outcomes(f"{panel}: {report['prompts']} prompts, against {opponent}{by}", outcomes)
-        for remark in remarks(report, run.recipe.methods):
+                if full or (panel, judge, opponent) == (asked.panel, asked.judge, asked.against):
+                    by = f"{judge} ({marks[judge]})" if judge and marks[judge] else judge or marks[judge]
+                    title = f"{panel}: {report['prompts']} prompts, against {opponent}{f', by {by}' if by else ''}"
+                    show_outcomes(title, outcomes, seeds=full)
+        for remark in remarks(report, run.recipe.methods) if full else ():
             console.print(f"{panel}: {remark}", markup=False, highlight=False)
+    if not full:
+        count = len(run.table().over_seeds())
+        typer.echo(f"also seen: {count} comparisons in all, in the report and with --full")
 
 
-def show_outcomes(title: str, outcomes: dict[str, Any]) -> None:
-    """One table; where there are several seeds, each below their mean."""
+def show_outcomes(title: str, outcomes: dict[str, Any], *, seeds: bool = True) -> None:
+    """One table; where there are several seeds, each below their mean if wanted."""
     from rich.console import Console
     from rich.table import Table
 
@@ -175,7 +185,7 @@ def show_outcomes(title: str, outcomes: dict[str, Any]) -> None:
         p = outcome["holm_win_rate" if corrected else "p_win_rate"]
         adjusted = "" if outcome["length_adjusted"] is None else f"{outcome['length_adjusted']['value']:.1f}"
         table.add_row(policy, *_cells(outcome, adjusted), chance(p))
-        for seed, one in outcome["seeds"].items():
+        for seed, one in outcome["seeds"].items() if seeds else ():
             table.add_row(f"  seed {seed}", *_cells(one, ""), "")
     Console().print(table)
 

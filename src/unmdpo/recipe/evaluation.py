@@ -61,6 +61,15 @@ class PublishedRecipe(PublishedNumbers):
     )
 
 
+class PrimaryRecipe(Strict):
+    """The question that a run answers first. Whatever is left out follows a rule, not a result."""
+
+    policy: Name | None = Field(None, description="default: the last one")
+    against: Name | None = Field(None, description="default: the baseline")
+    panel: Name | None = Field(None, description="default: the first that is answered")
+    judge: str | None = Field(None, description="default: the first")
+
+
 class EvaluationRecipe(Strict):
     baseline: str = Field(description="the policy that all others are compared with")
     panels: dict[Name, PanelRecipe] = Field(
@@ -90,6 +99,9 @@ class EvaluationRecipe(Strict):
     selected_among: list[Name] = Field([], description="select one of these policies; default: of all")
     opponents: list[Name] = Field([], description="further policies that all others are compared with")
     seeds: Seeds = Field((), description="for every policy without seeds of its own")
+    primary: PrimaryRecipe = Field(
+        PrimaryRecipe(), description="the question that the run answers first; everything else is also seen"
+    )
     published: dict[Name, dict[Name, PublishedRecipe]] = Field(
         {}, description="panel → policy → printed numbers", json_schema_extra=names_only
     )

@@ -13,7 +13,7 @@ from unmdpo.engine.inference.judges import kind_of
 from unmdpo.engine.settings import ComputeSettings, LoggingSettings, ModelSource, ObjectiveChoice, TrainingSettings
 from unmdpo.objectives.table import BETA, INITIAL, OBJECTIVES
 from unmdpo.recipe import shared_margin
-from unmdpo.recipe.evaluation import EvaluationRecipe, PublishedRecipe
+from unmdpo.recipe.evaluation import EvaluationRecipe, PrimaryRecipe, PublishedRecipe
 from unmdpo.recipe.seeds import TrainingRun, pair_by_seed, with_seed
 from unmdpo.recipe.settings import DataRecipe, PilotsRecipe, PolicyRecipe, ScaleRecipe
 
@@ -162,7 +162,33 @@ class Recipe(Strict):
         if all(panel.apart for panel in self.evaluation.panels.values()):
             raise error_at(("evaluation", "panels"), "every panel is kept apart; at least one should be answered")
         self._check_panels(self.evaluation)
+        self._check_primary(self.evaluation)
         return self
+
+    def _check_primary(self, evaluation: EvaluationRecipe) -> None:
+        key, asked, opponents = ("evaluation", "primary"), self.primary, evaluation.all_opponents
+        known = {"policy": self.candidates, "against": opponents, "panel": evaluation.answered}
+        for name, values in (known | {"judge": [*evaluation.all_judges]}).items():
+            given = getattr(asked, name)
+            if given is not None:
+                among(values, given, (*key, name), f"'{given}' is not one of {', '.join(values) or 'none'}")
+        if asked.policy is not None and asked.policy == asked.against:
+            raise error_at((*key, "policy"), f"'{asked.policy}' would be compared with itself")
+
+    @property
+    def primary(self) -> PrimaryRecipe:
+        """The question that the run answers first, with what follows by rule filled in. No policy: there is nothing to
+        compare."""
+        assert self.evaluation is not None
+        given, evaluation = self.evaluation.primary, self.evaluation
+        against = given.against or evaluation.baseline
+        others = [name for name in self.candidates if name != against]
+        return PrimaryRecipe(
+            policy=given.policy or (others[-1] if others else None),
+            against=against,
+            panel=given.panel or next(iter(evaluation.answered), None),
+            judge=next(iter(evaluation.all_judges)) if given.judge is None else given.judge,
+        )
 
     def _check_seeds(self, evaluation: EvaluationRecipe) -> None:
         runs, seedless = self.runs, [*evaluation.answers, *([INITIAL] if evaluation.initial else [])]

@@ -15,7 +15,7 @@ from unmdpo.report.collect import Facts, PanelFacts, ScaleFacts, Truth, collect
 from unmdpo.report.curves import Curves, packed
 from unmdpo.report.html import assets, template, write_page
 from unmdpo.results.run import Run
-from unmdpo.results.tables import chance, headline, remarks, tables_of
+from unmdpo.results.tables import chance, remarks
 
 EXTREMES, DOTS = 8, 2000  # prompts shown at each end of a scale; points in a scatter plot
 MEASURES = {"win_rate": ("win rate, %", 50.0), "reward_difference": ("ΔR", 0.0)}
@@ -31,11 +31,11 @@ def write_report(run: Run, path: Path, truth: Truth | None = None) -> Path:
 def render(facts: Facts) -> str:
     return template("page.html", clock=clock, amount=amount, estimate=estimate, chance=chance).render(
         recipe=facts.run.recipe,
-        found=headline(facts.summary),
+        found=facts.run.answer,
         asked=key_facts(facts),
         folder=facts.run.folder.name,
         results=[
-            _result(facts, panel, judge) for panel, report in facts.summary.items() for judge in tables_of(report)
+            _result(facts, panel, judge) for panel, report in facts.summary.items() for judge in report["judges"]
         ],
         remarks=[
             *facts.run.judge_lines,
@@ -84,7 +84,7 @@ def key_facts(facts: Facts) -> dict[str, str]:
 
 def _result(facts: Facts, panel: str, judge: str) -> dict[str, Any]:
     """One panel's tables and forest plots by one judge, against each opponent."""
-    report = facts.summary[panel] | tables_of(facts.summary[panel])[judge]
+    report, mark = facts.summary[panel] | facts.summary[panel]["judges"][judge], facts.run.judge_marks[judge]
     published, scores = _published(facts, panel), report["mean_score"]
     against = []
     order = facts.run.recipe.candidates
@@ -106,6 +106,7 @@ def _result(facts: Facts, panel: str, judge: str) -> dict[str, Any]:
         )
     return {
         "panel": f"{panel}, by {judge}" if judge else panel,
+        "mark": mark,
         "prompts": report["prompts"],
         "against": against,
         "by_domain": report["by_domain"],

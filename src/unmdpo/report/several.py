@@ -15,7 +15,7 @@ from unmdpo.report.curves import Curves, Line
 from unmdpo.report.html import assets, template, write_page
 from unmdpo.report.page import amount, key_facts
 from unmdpo.results.run import Run
-from unmdpo.results.tables import Table, chance, headline
+from unmdpo.results.tables import Table, chance
 
 LONGEST = 120  # characters shown of a setting
 
@@ -44,7 +44,7 @@ def _names(runs: Sequence[Run]) -> list[str]:
 def render(runs: Mapping[str, Facts]) -> str:
     curves = _curves(runs)
     return template("several.html", clock=clock, amount=amount, chance=chance).render(
-        runs={name: {"found": headline(facts.summary), "asked": key_facts(facts)} for name, facts in runs.items()},
+        runs={name: {"found": facts.run.answer, "asked": key_facts(facts)} for name, facts in runs.items()},
         verdicts={
             name: {scale.name: scale.verdict.partition(".")[0] for scale in facts.scales if scale.verdict}
             for name, facts in runs.items()

@@ -10,8 +10,8 @@ from unmdpo.core.errors import UserError, disk_problem
 from unmdpo.core.files import check_new, replacing, sha256
 from unmdpo.engine.adapters import is_adapter
 from unmdpo.engine.folder import CARD, CHECKSUMS
+from unmdpo.engine.inference.judges import kind_of
 from unmdpo.results.run import Run
-from unmdpo.results.tables import tables_of
 from unmdpo.stages.policies import POLICY_STAGE
 from unmdpo.stages.shared.files import ADAPTER
 
@@ -71,17 +71,23 @@ def _evaluation(run: Run, policy: str) -> Iterator[str]:
     """A table of the policy's win rates, if the run was evaluated; of all seeds, if it has several."""
     if not run.summarized:
         return
-    name = policy.partition("@")[0]
-    yield from ("", "## Evaluation", "", "| panel | judge | against | win rate, % | 95 % interval | length ratio |")
-    yield "|---|---|---|---:|---:|---:|"
+    assert run.recipe.evaluation is not None
+    name, marks, judges = policy.partition("@")[0], run.judge_marks, run.recipe.evaluation.all_judges
+    yield from ("", "## Evaluation", "", *([run.answer, ""] if run.answer else []))
+    yield "| panel | judge | against | win rate, % | 95 % interval | at equal length | length ratio |"
+    yield "|---|---|---|---:|---:|---:|---:|"
     for panel, report in run.summary.items():
-        for judge, tables in tables_of(report).items():
+        for judge, tables in report["judges"].items():
+            who = judge or str(getattr(judges[judge], kind_of(judges[judge]).key))
             for opponent, outcomes in tables["against"].items():
                 if name in outcomes:
-                    yield _row(panel, judge, opponent, outcomes[name])
+                    told = f"{who} ({marks[judge]})" if marks[judge] else who
+                    yield _row(panel, told, opponent, outcomes[name])
 
 
 def _row(panel: str, judge: str, opponent: str, outcome: dict[str, Any]) -> str:
     rate, length = outcome["win_rate"], outcome["length_ratio"]["value"]
+    adjusted = outcome["length_adjusted"]
+    equal = "" if adjusted is None else f"{adjusted['value']:.1f}"
     interval = f"{rate['low']:.1f} to {rate['high']:.1f}"
-    return f"| {panel} | {judge} | {opponent} | {rate['value']:.1f} | {interval} | {length:.2f} |"
+    return f"| {panel} | {judge} | {opponent} | {rate['value']:.1f} | {interval} | {equal} | {length:.2f} |"

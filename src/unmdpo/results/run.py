@@ -13,7 +13,7 @@ from unmdpo.recipe import Recipe
 from unmdpo.recipe.seeds import TrainingRun
 from unmdpo.results.policy import Policy
 from unmdpo.results.scale import FittedScale
-from unmdpo.results.tables import Table, judge_accuracy
+from unmdpo.results.tables import Table, answer, judge_accuracy, trusted
 from unmdpo.scale.check import Check
 from unmdpo.stages.answers import GENERATION_STAGE
 from unmdpo.stages.data import COMPARISONS_STAGE, PANEL_STAGE
@@ -125,6 +125,25 @@ class Run(Pipeline):
         """The accuracy of the judges that were trained for this run."""
         made = [(name, found) for name, found in self.finished.items() if self.stages[name].kind is JUDGE_STAGE]
         return [judge_accuracy(name, found.manifest["notes"]) for name, found in made]
+
+    @property
+    def judge_marks(self) -> dict[str, str]:
+        """What a reader should know about each judge whose accuracy does not speak for it."""
+        marks = dict[str, str]()
+        for name in [] if self.recipe.evaluation is None else self.recipe.evaluation.all_judges:
+            made = self.finished.get(JUDGE_STAGE.stage_name(*([name] if name else [])))
+            marks[name] = "a judge that was not measured here"
+            if made is not None:
+                marks[name] = "" if trusted(made.manifest["notes"]) else "a judge that is no better than length"
+        return marks
+
+    @property
+    def answer(self) -> str | None:
+        """The answer to the primary question, in a sentence or two."""
+        if not self.summarized:
+            return None
+        asked = self.recipe.primary
+        return answer(self.summary, asked, self.judge_marks[asked.judge or ""])
 
     def generations(self, policy: str, panel: str, judge: str | None = None) -> list[dict[str, Any]]:
         """A policy's answers on a panel, with a judge's scores; of one training, `dpo@17`, if it has several."""

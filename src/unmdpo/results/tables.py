@@ -5,22 +5,19 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from unmdpo.core.errors import UserError
+from unmdpo.recipe.evaluation import PrimaryRecipe
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 SURE, EVEN = 0.05, 50.0  # largest chance of a result that counts, and the win rate of equals, in percent
-
-
-def tables_of(report: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """A panel's tables by judge; a single judge has no name."""
-    return dict(report["judges"]) or {"": report}
+POWER = (1.960 + 0.842) / 1.960  # half a 95 % interval times this is found in 80 % of cases
 
 
 def remarks(report: Mapping[str, Any], methods: Mapping[str, str]) -> Iterator[str]:
     """What a reader of a panel's tables should know about them and their judges. `methods` are the policies'
     objectives."""
-    for judge, tables in tables_of(report).items():
+    for judge, tables in report["judges"].items():
         best = best_settings(tables["against"][report["baseline"]], methods)
         if best:
             by = f", by {judge}" if judge else ""
@@ -48,42 +45,44 @@ def judge_accuracy(name: str, notes: Mapping[str, Any]) -> str:
     )
     left_out = ", ".join(f"{count:,} {why}" for why, count in notes["left_out"].items() if count)
     said += f" (left out: {left_out})" if left_out else ""
-    return said if found["judge"] > found["length"] else f"{said}: do not judge by it"
+    return said if trusted(notes) else f"{said}: do not judge by it"
 
 
-def headline(summary: Mapping[str, Any]) -> str | None:
-    """The main result in a sentence or two: on the last panel, by the judge that selects, the policy with the largest
-    win rate against the baseline; significant after Holm's correction or not."""
-    if not summary:
+def trusted(notes: Mapping[str, Any]) -> bool:
+    """Whether a judge that was trained here does better than chance, and than preferring the longer response."""
+    found = notes["held_out"]
+    return bool(found["judge"] > max(found["length"], 0.5))
+
+
+def answer(summary: Mapping[str, Any], asked: PrimaryRecipe, mark: str = "") -> str | None:
+    """The answer to the primary question: better, worse, or no difference shown; at equal length too. `mark` is what
+    is wrong with the judge."""
+    if not summary or asked.policy is None:
         return None
-    panel, report = [*summary.items()][-1]
-    judge, tables = next(iter(tables_of(report).items()))
-    outcomes, baseline = tables["against"][report["baseline"]], report["baseline"]
-    if not outcomes:
-        return None
-    where = f"on the {report['prompts']} prompts of {panel}{f', by {judge}' if judge else ''}"
-    ranked = sorted(outcomes, key=lambda name: -outcomes[name]["win_rate"]["value"])
-    sure = [name for name in ranked if _chance_of(outcomes[name]) < SURE]
-    winners = [name for name in sure if outcomes[name]["win_rate"]["value"] > EVEN]
-    losers = [name for name in sure if name not in winners]
-    if winners:
-        return _won(winners[0], outcomes, f"against {baseline} {where}")
-    best = f"the best, {ranked[0]}, won {_interval(outcomes[ranked[0]]['win_rate'])}"
-    if losers:
-        return f"No policy won against {baseline} {where}, and {', '.join(losers)} lost: {best}."
-    return f"No policy differs significantly from {baseline} {where}: {best}."
+    assert asked.panel is not None
+    report = summary[asked.panel]
+    outcome = report["judges"][asked.judge]["against"][asked.against][asked.policy]
+    rate, adjusted, seeds = outcome["win_rate"], outcome["length_adjusted"], len(outcome["seeds"])
+    shown = outcome["p_win_rate"] < SURE
+    found = "No difference shown" if not shown else "Better" if rate["value"] > EVEN else "Worse"
+    by = f"{asked.judge} ({mark})" if asked.judge and mark else asked.judge or mark
+    by = f", by {by}" if by else ""
+    trained = f"{seeds} seeds" if seeds else "one seed, so what seeds change is not in it"
+    said = (
+        f"{found}: {asked.policy} won {_interval(rate)} against {asked.against} on the {report['prompts']} prompts of "
+        f"{asked.panel}{by}, with {trained}."
+    )
+    if not shown:
+        said += f" This run would show a difference of about {detectable(rate):.0f} points in 80 % of cases."
+    if adjusted is not None:
+        alone = adjusted["low"] <= EVEN <= adjusted["high"]
+        said += f" At equal length, {_interval(adjusted)}{', so it may be length alone' if shown and alone else ''}."
+    return said
 
 
-def _won(best: str, outcomes: Mapping[str, Any], against: str) -> str:
-    rate, adjusted = outcomes[best]["win_rate"], outcomes[best]["length_adjusted"]
-    length = "" if adjusted is None else f"; at equal length, {adjusted['value']:.1f} %"
-    others = [name for name in outcomes if name != best and outcomes[name]["win_rate"]["high"] >= rate["low"]]
-    close = f" Its interval overlaps with those of {', '.join(others)}." if others else ""
-    return f"{best} won {against}: {_interval(rate)}{length}.{close}"
-
-
-def _chance_of(outcome: Mapping[str, Any]) -> float:
-    return float(outcome.get("holm_win_rate", outcome["p_win_rate"]))
+def detectable(rate: Mapping[str, float]) -> float:
+    """The difference from 50 % that is found in 80 % of cases, if intervals are as wide as this one."""
+    return POWER * (rate["high"] - rate["low"]) / 2
 
 
 def _interval(rate: Mapping[str, float]) -> str:
@@ -119,7 +118,7 @@ class Table(list[dict[str, Any]]):
         """One row per panel, judge, opponent, policy and seed; None is all seeds together."""
         rows = cls()
         for panel, report in summary.items():
-            for judge, tables in tables_of(report).items():
+            for judge, tables in report["judges"].items():
                 for opponent, outcomes in tables["against"].items():
                     for policy, outcome in outcomes.items():
                         start = {"panel": panel, "judge": judge, "against": opponent, "policy": policy}

@@ -8,6 +8,7 @@ import numpy as np
 
 from unmdpo.core.settings import Strict
 from unmdpo.objectives.table import INITIAL
+from unmdpo.recipe.evaluation import PrimaryRecipe
 from unmdpo.recipe.seeds import TrainingRun, pair_by_seed
 from unmdpo.stages.data import PANEL_STAGE, comparisons, panel
 from unmdpo.stages.evaluation import judgement, judgement_name, load_scores
@@ -37,6 +38,7 @@ class SummarySettings(Strict):
     judges: list[str]  # the first selects; "" is one without a name
     opponents: list[str]  # the first is the baseline
     selected_among: list[str]  # one of these is selected; empty: one of all
+    primary: PrimaryRecipe  # the question that was asked before anything was trained
     seed: int
 
 
@@ -60,6 +62,7 @@ def summary(graph: Graph) -> None:
         judges=[*evaluation.all_judges],
         opponents=evaluation.all_opponents,
         selected_among=evaluation.selected_among,
+        primary=graph.recipe.primary,
         seed=graph.recipe.seed,
     )
     graph.stage(SUMMARY_STAGE, settings, inputs)
@@ -77,11 +80,13 @@ def summary_of(job: Job[SummarySettings]) -> dict[str, Any]:
     lengths = [(len(row.chosen), len(row.rejected)) for row in rows]
     chosen, rejected = np.array(lengths, dtype=np.float64).reshape(-1, 2).T
     of_data = longer_chosen(chosen, rejected, [row.prompt_hash for row in rows])
-    return {name: _panel(job, name, of_data) for name in job.settings.panels}
+    panels = {name: _panel(job, name, of_data) for name in job.settings.panels}
+    _correct([tables for panel in panels.values() for tables in panel["judges"].values()])
+    return panels
 
 
 def _panel(job: Job[SummarySettings], name: str, of_data: Estimate | None) -> dict[str, Any]:
-    """One panel's numbers: those of the first judge, and those of each if there are several."""
+    """One panel's numbers, by judge; "" is one without a name."""
     s, prompts = job.settings, job.load(PANEL, PANEL_STAGE.stage_name(name))
     known = {
         judge: {
@@ -91,12 +96,10 @@ def _panel(job: Job[SummarySettings], name: str, of_data: Estimate | None) -> di
         }
         for judge in s.judges
     }
-    tables = {judge: tabulate(prompts, scores, s) for judge, scores in known.items()}
     return {
         "prompts": len(prompts),
         "baseline": s.opponents[0],
-        **tables[s.judges[0]],
-        "judges": tables if s.judges != [""] else {},
+        "judges": {judge: tabulate(prompts, scores, s) for judge, scores in known.items()},
         "agreement": list(_agreement(known, s.runs, s.opponents[0])),
         "longer_chosen": _plain(of_data),
     }
@@ -120,7 +123,10 @@ def tabulate(prompts: Panel, known: Mapping[str, Judged], settings: SummarySetti
         policy: by_domain(*_together(known, runs[policy], runs[baseline]), prompts.domains, seed) for policy in others
     }
     return {
-        "against": {opponent: _corrected(outcomes) for opponent, outcomes in against.items()},
+        "against": {
+            opponent: {policy: outcome.to_dict() | more for policy, (outcome, more) in outcomes.items()}
+            for opponent, outcomes in against.items()
+        },
         "selected": select(
             {
                 policy: outcome
@@ -163,14 +169,13 @@ def _together(
     )
 
 
-def _corrected(outcomes: Mapping[str, tuple[Outcome, dict[str, Any]]]) -> dict[str, Any]:
-    """Outcomes with Holm's p-values beside the plain ones: each opponent's table is a family."""
-    plain = {policy: outcome.to_dict() | more for policy, (outcome, more) in outcomes.items()}
+def _correct(tables: Sequence[Mapping[str, Any]]) -> None:
+    """Adds Holm's p-values beside the plain ones: all comparisons that a run reports are one family."""
+    outcomes = [outcome for table in tables for by in table["against"].values() for outcome in by.values()]
     for measure in MEASURES:
-        family = holm({policy: outcome[f"p_{measure}"] for policy, outcome in plain.items()})
-        for policy, p in family.items():
-            plain[policy][f"holm_{measure}"] = p
-    return plain
+        family = holm({str(place): outcome[f"p_{measure}"] for place, outcome in enumerate(outcomes)})
+        for outcome, p in zip(outcomes, family.values(), strict=True):
+            outcome[f"holm_{measure}"] = p
 
 
 def _agreement(known: Mapping[str, Mapping[str, Judged]], runs: Runs, baseline: str) -> Any:
