@@ -70,20 +70,15 @@ def ask(endpoint, says, pairs, monkeypatch, **more):
 @pytest.mark.parametrize(
     ("said", "found"),
     [
-        ("A", 1.0), ("B.", 0.0), ("tie", 0.5), ("Tie", 0.5), ("[[A]] is wrong, so: [[B]]", 0.0), ("[[ tie ]]", 0.5),
-        ("Response B is better", 0.0), ("I cannot say", None), ("", None), ("**A**", 1.0), ("[[a]]", 1.0),
-        ("TIE", 0.5),
-        ("A is better than B.", None), ("I prefer A over B", None), ("B. A more complete answer", 0.0),
-        ("A\n\nResponse B is", 1.0), ("a tie", 0.5), ("A: it is longer than B", 1.0), ("Neither A nor B", None),
+        ("A", 1.0), ("B.", 0.0), ("tie", 0.5), ("Tie", 0.5), ("TIE", 0.5), ("**A**", 1.0), ("[[ tie ]]", 0.5),
+        ("A is fine, B is better.\n\n[[B]]\n", 0.0), ("A\n\nResponse B is", 1.0), ('{"verdict": "B"}', 0.0),
+        ("I cannot say", None), ("", None), ("Response A is worse.", None), ("Not A", None), ("{}", None),
+        ("[[A]] is wrong, so: [[B]]", None), ("Response B is better", None), ("A is better than B.", None),
+        ("B. A more complete answer", None), ("Neither A nor B", None), ('{"A": 3, "B": 4}', None), ("3", None),
     ],
 )  # fmt: skip
 def test_what_a_verdict_is(said, found):
     assert verdict(said) == found
-
-
-def test_reasons_without_a_verdict_at_their_end_have_none():
-    assert verdict("A is fine, but B is", reasons=True) is None
-    assert verdict("Response B is better", reasons=True) is None
 
 
 def test_both_orders_and_what_they_cost(endpoint, monkeypatch):
@@ -123,7 +118,7 @@ def test_what_had_no_verdict_is_reported_last(endpoint, monkeypatch):
         kept.extend(place for place, _ in judge.answers(questions, 1))
     assert kept == [3]  # the only one that was clear
     judge = TextJudge(EndpointSettings(endpoint=endpoint, model="m", logprobs=False))
-    judge.expected = 100  # most of the panel was judged before
+    judge.expected = 200  # most of the panel was judged before
     with pytest.warns(UnmdpoWarning, match="6 of 8 answers"):
         assert sorted(place for place, _ in judge.answers(questions, 1)) == [0, 1, 2, 3]
 

@@ -4,6 +4,7 @@ Each pair is asked about in both orders, since judges favour a position. The sco
 the candidate is better, 0 if the baseline is, one half for a tie. The judge may give reasons first, as in MT-Bench.
 """
 
+import json
 import re
 import threading
 import warnings
@@ -21,9 +22,8 @@ if TYPE_CHECKING:
     from openai import OpenAI
 
 SHORT, LONG = 8, 1024  # tokens of an answer, without reasons and with them
-MOST_UNCLEAR = 0.1  # share of the answers without a verdict that is still a judge
-VERDICT = re.compile(rf"\[\[\s*({FIRST}|{SECOND}|tie)\s*\]\]", re.IGNORECASE)
-LABEL = re.compile(rf"\b({FIRST}|{SECOND}|[Tt]ie|TIE)\b")  # in small letters, "a" is an article
+MOST_UNCLEAR = 0.05  # share of the answers without a verdict that is still a judge
+LINE = re.compile(rf"\W*({FIRST}|{SECOND}|[Tt]ie|TIE)\W*")  # a verdict, and nothing else but marks and brackets
 EARLY = 20  # answers after which a judge that mostly says nothing is not asked on
 BRIEFLY = "\nIf neither is better, answer: tie."
 WITH_REASONS = (
@@ -32,19 +32,17 @@ WITH_REASONS = (
 )
 
 
-def verdict(said: str, reasons: bool = False) -> float | None:
-    """1 for the first response, 0 for the second, one half for a tie; None if that is not clear. After reasons, which
-    name both responses, only a verdict in brackets counts; otherwise also a label at the very beginning, or the only
-    one there is."""
-    found = VERDICT.findall(said)[-1:]
-    if not found and not reasons:
-        bare = said.strip(" \n*_\"'`([")
-        first, labels = LABEL.match(bare), {label.upper() for label in LABEL.findall(bare)}
-        alone = first is not None and not re.match(r"[ \t]+\w", bare[first.end() :])
-        found = [first[0]] if alone and first is not None else [*labels] if len(labels) == 1 else []
-    if not found:
-        return None
-    return {FIRST: 1.0, SECOND: 0.0}.get(found[0].upper(), 0.5)
+def verdict(said: str) -> float | None:
+    """1 for the first response, 0 for the second, one half for a tie; None if it is not in the form that was asked:
+    alone on a line, of which the last counts, or the only value of a JSON object. Words around it may turn it into its
+    opposite ("Not A", "Response A is worse")."""
+    try:
+        values = json.loads(said)
+        lines = [str(value) for value in values.values()] if isinstance(values, dict) and len(values) == 1 else []
+    except ValueError:
+        lines = said.splitlines()
+    found = [match[1].upper() for match in map(LINE.fullmatch, lines) if match is not None]
+    return {FIRST: 1.0, SECOND: 0.0}.get(found[-1], 0.5) if found else None
 
 
 class TextJudge:
@@ -97,7 +95,7 @@ class TextJudge:
             question = question.rpartition("\n")[0]  # not only one letter
         with explain_errors(f"the judge at {self.settings.endpoint}", self.settings.key):
             completion = self._completion(client, question + (WITH_REASONS if reasons else BRIEFLY))
-            found = verdict(only_choice(completion, self.settings).message.content or "", reasons)
+            found = verdict(only_choice(completion, self.settings).message.content or "")
             self._count(completion, found is None)
         if self.spent["asked"] >= EARLY and 2 * self.spent["unclear"] > self.spent["asked"]:
             raise self._speechless()  # the rest would cost as much
