@@ -115,6 +115,25 @@ def test_a_scale_can_come_from_another_run(done, folder):
         open_run(recipe(folder, scales=scales), Store(folder / "store"))
 
 
+@pytest.mark.parametrize(
+    ("policy", "more", "what"),
+    [
+        ({"objective": "unm-wr", "settings": {"tau": 2.0}}, {}, "τ = 1.0, and the policy has 2.0"),
+        ({"objective": "unm-wr", "settings": {"levels": [1, 2, 4]}}, {}, r"m\(k\)"),
+        ({"objective": "unm-wr", "settings": {"beta": 0.2}}, {}, "β"),
+        ({"objective": "unm-wr"}, {"beta": 0.3}, "β"),
+        ({"objective": "ulnm-wr"}, {}, "length normalization = False"),
+    ],
+)
+def test_a_borrowed_scale_goes_with_policies_that_score_alike(done, folder, policy, more, what):
+    borrowed = recipe(
+        folder, name="borrower", scales={"seq": {"estimator": "pooled", "run": done.folder.name}},
+        policies={"dpo": {"objective": "dpo"}, "mine": policy | {"scale": "seq"}}, evaluation=None, **more,
+    )  # fmt: skip
+    with pytest.raises(UserError, match=f"policies.mine: its scale 'seq' of the run .* was fitted with {what}"):
+        open_run(borrowed, done.store)
+
+
 def test_an_edited_template_or_judge_is_another_input(folder, tmp_path, monkeypatch):
     template = tmp_path / "chat.jinja"
     template.write_text((folder / "model" / "chat_template.jinja").read_text())

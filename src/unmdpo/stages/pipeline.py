@@ -12,11 +12,10 @@ from transformers.utils.logging import disable_progress_bar
 
 from unmdpo.core.errors import UserError, did_you_mean
 from unmdpo.core.files import write_json, write_text
-from unmdpo.core.settings import Strict
 from unmdpo.engine.ranks import device_name
 from unmdpo.recipe import Recipe
-from unmdpo.stages.scales import SCALE_STAGE
-from unmdpo.stages.shared.base import Graph, Job, Kind, Notes, Stage
+from unmdpo.stages.borrowed import borrowed_scale
+from unmdpo.stages.shared.base import Graph, Job, Kind, Stage
 from unmdpo.stages.table import KINDS
 from unmdpo.store.artifact import Artifact
 from unmdpo.store.fingerprints import Fingerprints
@@ -189,7 +188,7 @@ def built(recipe: Recipe, store: Store, *, planning: bool = False, rehash: bool 
     """Every stage of a recipe by its name, inputs first. With `planning`, scales borrowed from other runs may be
     missing; with `rehash`, all input files are read again."""
     borrowed = {
-        name: borrowed_scale(store, scale.run, name, planning)
+        name: borrowed_scale(recipe, store, name, planning)
         for name, scale in recipe.scales.items()
         if scale.run is not None
     }
@@ -208,48 +207,3 @@ def open_pipeline(recipe: Recipe, store: Store) -> Pipeline:
 def _several(patterns: str) -> list[str]:
     """Between commas, but for those in brackets."""
     return re.split(r",(?![^\[]*\])", patterns)
-
-
-class _Place(Strict):
-    place: str
-
-
-class _Borrowed(Stage[_Place]):
-    """A stage of another run: its place is known, and its inputs belong to that run."""
-
-    @property
-    def place(self) -> str:
-        return self.settings.place
-
-
-def borrowed_scale(store: Store, run: str, scale: str, planning: bool) -> Stage[_Place]:
-    """A fitted scale of another run, as a finished stage."""
-    names = re.compile(rf"{re.escape(run)}(-[0-9a-f]{{12}})?")
-    folders = [path.parent for path in (store.root / "runs").glob(f"*/{RECORD}") if names.fullmatch(path.parent.name)]
-    places = dict[str, str]()
-    for folder in sorted(folders):
-        place = _place_in(folder / RECORD, SCALE_STAGE.stage_name(scale))
-        if place is not None and store.find(place) is not None:
-            places.setdefault(place, folder.name)
-    if not places and planning:
-        places[f"{SCALE_STAGE.name}/of-another-run"] = run
-    if not places:
-        raise UserError(f"no finished run '{run}' in this store has a scale '{scale}'; run it first")
-    if len(places) > 1:
-        raise UserError(f"several runs '{run}' have a scale '{scale}'; name one: {', '.join(places.values())}")
-    (place,) = places
-    kind = Kind(SCALE_STAGE.name, _not_made_here)
-    return _Borrowed(kind, f"{run}/{SCALE_STAGE.stage_name(scale)}", _Place(place=place))
-
-
-def _place_in(record: Path, stage: str) -> str | None:
-    """Where another run's stage lies; None if it has none, or its record is damaged."""
-    try:
-        place = json.loads(record.read_text("utf-8"))["stages"][stage]["place"]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return None
-    return place if isinstance(place, str) else None
-
-
-def _not_made_here(job: Job[_Place]) -> Notes:
-    raise UserError(f"{job.stage.name} belongs to another run and is missing")
