@@ -78,7 +78,7 @@ def test_the_command_gives_the_reference_packages_number(write, tmp_path):
     with table.open("a", newline="") as file:  # rows that do not affect the fit: NaN preferences are left out
         lines = csv.writer(file)
         for i, value in enumerate(difficulty.tolist()):
-            lines.writerow(["nan", 0.0, value, i, "m"])
+            lines.writerow(["" if i % 2 else "nan", 0.0, value, i, "m"])
     result = CliRunner().invoke(app, ["alpaca", write(rows), "--gamed", str(table)], env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.output
     assert f"{EXPECTED[0][0]:.2f} ± {EXPECTED[0][1]:.2f}" in result.output

@@ -9,7 +9,7 @@ from tests.worlds.scales import world
 from unmdpo.scale import AutoScale, RidgeScale, Rows, Units, maps
 from unmdpo.scale.auto import CANDIDATES
 from unmdpo.scale.check import rank_correlation
-from unmdpo.scale.features import narrow_features, wide_features
+from unmdpo.scale.features import count_sketch, narrow_features, wide_features
 from unmdpo.scale.fitting import losses_by
 from unmdpo.scale.prompt_offsets import best_offsets, fit_offsets
 from unmdpo.scale.ridge import PATH, principal_axes
@@ -135,3 +135,9 @@ def test_wide_features_are_the_embedding_and_its_length():
     assert features[:, 8:].tolist() == pytest.approx(np.log1p([[0, 0], [3, 1], [9, 2]]), abs=1e-6)
     assert wide_features(torch.randn(2, 700), ["a", "b"]).shape == (2, 514)
     assert narrow_features(features).shape == (3, 64)
+
+
+@pytest.mark.parametrize("dimension", [20, 511, 512, 576, 2048])
+def test_the_narrow_sketch_is_the_paper_s(dimension):
+    embeddings = torch.randn(5, dimension)
+    assert narrow_features(wide_features(embeddings, list("abcde"))).allclose(count_sketch(embeddings), atol=1e-4)

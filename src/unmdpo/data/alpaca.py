@@ -110,7 +110,8 @@ def read_gamed(path: Path) -> GamedTable:
             for number, row in enumerate(csv.DictReader(file), start=2):
                 for name in columns:
                     try:
-                        read[name].append(float(row[name]))
+                        not_judged = name == "preference" and row[name] == ""  # as pandas writes a gap
+                        read[name].append(float("nan") if not_judged else float(row[name]))
                     except (KeyError, TypeError, ValueError) as error:
                         raise DataError(f"{path}, line {number}", f"no number in column '{name}'") from error
     except OSError as error:

@@ -49,15 +49,19 @@ def count_sketch(embeddings: Tensor, buckets: int = DIMENSION, prefix: str = PRO
 
 
 def wide_features(embeddings: Tensor, texts: Sequence[str]) -> Tensor:
-    """(n, d + 2) embeddings, sketched to 512 numbers if they have more, and how long the prompts are."""
-    known = embeddings.float() if embeddings.shape[1] <= WIDE else count_sketch(embeddings, WIDE)
+    """(n, d + 2) embeddings, sketched unless they have fewer than 512 numbers, and how long the prompts are."""
+    known = embeddings.float() if embeddings.shape[1] < WIDE else count_sketch(embeddings, WIDE)
     lengths = torch.tensor([[math.log1p(len(text)), math.log1p(len(text.split()))] for text in texts])
     return torch.cat([known, lengths.reshape(-1, len(FACTS)).to(known)], dim=1)
 
 
 def narrow_features(wide: Tensor) -> Tensor:
-    """(n, 64) the sketch of the embeddings in wide features."""
-    return count_sketch(wide[:, : -len(FACTS)])
+    """(n, 64) the sketch of the embeddings in wide features. A sketch of them is folded: a bucket's number, modulo 64,
+    is that of the narrow sketch, with the same sign."""
+    known = wide[:, : -len(FACTS)]
+    if known.shape[1] < WIDE:
+        return count_sketch(known)
+    return known.unflatten(1, (WIDE // DIMENSION, DIMENSION)).sum(dim=1) / math.sqrt(WIDE / DIMENSION)
 
 
 @dataclass(frozen=True)
