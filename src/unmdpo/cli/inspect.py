@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from unmdpo.engine.pairs.proof import Proof
     from unmdpo.execute.plan import Plan
+    from unmdpo.results.run import Run
     from unmdpo.stages.shared.estimates import Speed
 
 # When a stage needs more memory than there is.
@@ -60,6 +61,8 @@ def check(
     if counted is not None:
         typer.echo(f"data: {counted.line()}")
     typer.echo(_layout(prove_small(run)))
+    read = run.finished.get("comparisons")
+    _say_what_it_can_show(run, None if read is None else int(read.manifest["notes"]["prompts"]))
     typer.echo(f"Ready: unmdpo run {recipe} ({len(wanted)} stages, {len(run.finished)} finished)")
 
 
@@ -95,10 +98,24 @@ def plan(
         typer.echo(f"does not fit: {stage.stage} needs {needed}; {enough}. {HELP}")
     typer.echo("(times from rates measured on one H200; plan for other devices with --device)")
     typer.echo(_layout(prove_small(run)))
+    _say_what_it_can_show(run, sizes.prompts)
     if missing:
         typer.echo(f"still missing: {', '.join(f'{path} ({key})' for key, path in missing.items())}")
     if planned.assumed:
         typer.echo(f"assumed until data and model are on this machine: {', '.join(planned.assumed)}")
+
+
+def _say_what_it_can_show(run: "Run", prompts: int | None) -> None:
+    """About the primary question. `prompts`: those to train on, if they are counted."""
+    from unmdpo.execute.plan import panel_prompts
+    from unmdpo.results.power import what_it_can_show
+
+    asked = None if run.recipe.evaluation is None else run.recipe.primary
+    if asked is None or asked.policy is None or asked.panel is None:
+        return
+    count = panel_prompts(run, asked.panel, prompts)
+    if count is not None:
+        typer.echo(what_it_can_show(run.store, max(2, count), len(run.recipe.runs[asked.policy])))
 
 
 def _layout(proof: "Proof | None") -> str:

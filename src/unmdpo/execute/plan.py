@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from unmdpo.core.errors import UnmdpoWarning, UserError
 from unmdpo.core.files import expand_home
+from unmdpo.data.panels import panel_size
 from unmdpo.engine.cost import PEAKS, USABLE, available, matrix_rate, narrow_rate, peak_rate
 from unmdpo.engine.models import context_length, load_model
 from unmdpo.engine.pairs.proof import Proof, prove
@@ -151,9 +152,7 @@ def too_large(planned: Plan, device: str) -> list[StageCost]:
 
 def _planned(run: Pipeline, sizes: Sizes, memory: float, gpus: int | None = None) -> Plan:
     """With as many ranks as the recipe says; or with `gpus` for each model that does not fit on one."""
-    share = run.recipe.data.validation.fraction
-    held_out = HELD_OUT if share is None else share / (1 - share)
-    estimates = Estimates(sizes.lengths, sizes.prompts, memory, 1, run.recipe.compute, held_out)
+    estimates = Estimates(sizes.lengths, sizes.prompts, memory, 1, run.recipe.compute, _held_out(run))
     stages = []
     for name, stage in run.stages.items():
         cost = _cost(stage, replace(estimates, ranks=1 if gpus is not None else run.ranks(stage)))
@@ -161,6 +160,21 @@ def _planned(run: Pipeline, sizes: Sizes, memory: float, gpus: int | None = None
             cost = _cost(stage, replace(estimates, ranks=gpus))
         stages.append(StageCost(name, stage.kind.name, run.find(stage) is not None, cost))
     return Plan(stages, sizes.assumed)
+
+
+def _held_out(run: Pipeline) -> float:
+    """Prompts for evaluation, as a share of those to train on."""
+    share = run.recipe.data.validation.fraction
+    return HELD_OUT if share is None else share / (1 - share)
+
+
+def panel_prompts(run: Pipeline, panel: str, prompts: int | None) -> int | None:
+    """How many prompts a panel has, of a run with so many `prompts` to train on; None if that cannot be told."""
+    assert run.recipe.evaluation is not None
+    size = run.recipe.evaluation.panels[panel].size
+    if not isinstance(size, int) and prompts is None:
+        return None
+    return panel_size(size, round(_held_out(run) * (prompts or 0)))
 
 
 def _cost(stage: Stage[Any], estimates: Estimates) -> Cost:

@@ -61,7 +61,7 @@ def narrow_features(wide: Tensor) -> Tensor:
     known = wide[:, : -len(FACTS)]
     if known.shape[1] < WIDE:
         return count_sketch(known)
-    return known.unflatten(1, (WIDE // DIMENSION, DIMENSION)).sum(dim=1) / math.sqrt(WIDE / DIMENSION)
+    return known.reshape(len(known), WIDE // DIMENSION, DIMENSION).sum(dim=1) / math.sqrt(WIDE / DIMENSION)
 
 
 @dataclass(frozen=True)

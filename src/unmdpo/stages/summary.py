@@ -1,6 +1,7 @@
 """The summary that compares policies: on every panel, by every judge, over all seeds."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from itertools import combinations
 from typing import Any
 
@@ -23,10 +24,12 @@ from unmdpo.stats.evaluation import (
     by_domain,
     compare,
     holm,
+    points_of,
     select,
     spearman,
 )
 from unmdpo.stats.length_adjusted import length_adjusted, longer_chosen, longer_preferred
+from unmdpo.stats.power import Noise
 
 Runs = Mapping[str, Sequence[TrainingRun]]
 MEASURES = ("win_rate", "reward_difference")
@@ -153,6 +156,7 @@ def compare_runs(
     more = {
         "seeds": {seed: outcome.to_dict() for seed, outcome in seeds.items()} if len(pairs) > 1 else {},
         "length_adjusted": _plain(length_adjusted(*together)),
+        "noise": asdict(Noise.of(points_of(*together))),
     }
     return compare(*together, resamples), more
 

@@ -16,6 +16,7 @@ from scipy.stats import rankdata
 from unmdpo.stats.few_seeds import MeanOverSeeds
 
 Floats = NDArray[np.float64]
+WIN = 100.0  # points, so that win rates are in percent
 TIE = 1e-6  # score differences up to this size are ties
 RESAMPLES = 10_000
 RANK_RESAMPLES = 1000  # for rank correlations
@@ -104,23 +105,28 @@ def spearman(first: Floats, second: Floats) -> float | None:
 
 def compare(candidate: Judged, baseline: Judged, resamples: Resamples) -> Outcome:
     """The candidate against the baseline on the same prompts; (s, n) against (s, n) or (n,) seed by seed."""
-    difference = np.atleast_2d(candidate.scores - baseline.scores)
+    difference, points = np.atleast_2d(candidate.scores - baseline.scores), points_of(candidate, baseline)
     ours, theirs = (np.broadcast_to(side.characters, difference.shape) for side in (candidate, baseline))
-    won, tied = difference > TIE, np.abs(difference) <= TIE
-    points = 100 * (won + tied / 2)
     win_rate, p_win_rate = _mean(points, 50.0, resamples)
     reward_difference, p_reward_difference = _mean(difference, 0.0, resamples)
     return Outcome(
         prompts=difference.shape[-1],
-        wins=int(won.sum()),
-        ties=int(tied.sum()),
-        losses=int((~won & ~tied).sum()),
+        wins=int((points == WIN).sum()),
+        ties=int((points == WIN / 2).sum()),
+        losses=int((points == 0).sum()),
         win_rate=win_rate,
         reward_difference=reward_difference,
         length_ratio=_ratio(ours, theirs, resamples),
         p_win_rate=p_win_rate,
         p_reward_difference=p_reward_difference,
     )
+
+
+def points_of(candidate: Judged, baseline: Judged) -> Floats:
+    """(s, n) 100 for a win, half of it for a tie."""
+    difference = np.atleast_2d(candidate.scores - baseline.scores)
+    points: Floats = WIN * ((difference > TIE) + (np.abs(difference) <= TIE) / 2)
+    return points
 
 
 def _mean(values: Floats, null: float, resamples: Resamples) -> tuple[Estimate, float]:
