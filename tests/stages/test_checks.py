@@ -21,7 +21,7 @@ def test_every_scale_that_pilots_made_is_checked(done, tmp_path):
     assert 0 < found.chance <= 1
     assert done.artifact("check[ln]").manifest["notes"]["verdict"]
     page = write_report(done, tmp_path / "report.html").read_text("utf-8")
-    assert "This scale is <b>" in page
+    assert "The scale seq: <b>" in page
 
 
 def test_policies_do_not_wait_for_it(done):

@@ -109,7 +109,7 @@ def test_a_domain_that_only_validation_has(folder):
     (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[12:]))
     data = recipe(folder).data.model_dump() | {"validation": {"path": str(held_out)}}
     done = run(folder, data=data)
-    assert done.summary["one"]["by_domain"]["unm-wr"].keys() == {"stem"}
+    assert done.summary["one"]["judges"][""]["by_domain"]["unm-wr"].keys() == {"stem"}
     prompts = [row["prompt"] for row in done.generations("unm-wr", "one")]
     q = done.scale("seq").predict(prompts, {})
     assert q.isfinite().all()
