@@ -1,5 +1,7 @@
 """The answer to the primary question, in words."""
 
+import json
+
 import pytest
 
 from tests.worlds.pipeline import recipe
@@ -16,6 +18,7 @@ def told(value, low, high, p, *, adjusted=None, seeds=3, mark=""):
         "p_win_rate": p,
         "length_adjusted": adjusted and dict(zip(("value", "low", "high"), adjusted, strict=True)),
         "seeds": dict.fromkeys(range(seeds)),
+        "noise": {"seed": 3.0, "prompt": 50.0, "chance": 0.0},
     }
     better = outcome | {"win_rate": {"value": 99.0, "low": 98.0, "high": 100.0}, "p_win_rate": 0.0}
     tables = {"": {"against": {"dpo": {"best": better, "a": outcome}}}}
@@ -45,12 +48,18 @@ def test_no_difference_and_how_large_one_could_have_been_missed():
     found = told(52.0, 42.0, 62.0, 0.7, seeds=0)
     assert found.startswith("No difference shown: a won 52.0 % [42.0, 62.0] against dpo")
     assert "with one seed, so what seeds change is not in it" in found
-    assert found.endswith("This run would show a difference of about 14 points in 80 % of cases.")
+    expected = (1.960 + 0.842) * 50 / 200**0.5  # 9.9
+    assert found.endswith(f"A run like this shows a difference of {expected:.0f} points in 80 % of cases.")
 
 
 def test_nothing_to_tell():
     assert answer({}, ASKED) is None
     assert answer({"test": {}}, PrimaryRecipe()) is None
+
+
+def test_the_question_is_in_the_record_of_the_run(done):
+    record = json.loads((done.folder / "run.json").read_text())
+    assert record["primary"] == done.recipe.primary.model_dump()
 
 
 def asked(folder, **primary):

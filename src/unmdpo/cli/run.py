@@ -152,7 +152,7 @@ def show_summary(run: "Run", *, full: bool = False) -> None:
     """The answer to the primary question and its table; in full, everything that was also seen."""
     from rich.console import Console
 
-    from unmdpo.results.tables import remarks
+    from unmdpo.results.tables import judged_by, remarks
 
     console, asked, marks = Console(), run.recipe.primary, run.judge_marks
     if run.answer is not None:
@@ -161,7 +161,7 @@ def show_summary(run: "Run", *, full: bool = False) -> None:
         for judge, tables in report["judges"].items():
             for opponent, outcomes in tables["against"].items():
                 if full or (panel, judge, opponent) == (asked.panel, asked.judge, asked.against):
-                    by = f"{judge} ({marks[judge]})" if judge and marks[judge] else judge or marks[judge]
+                    by = judged_by(judge, marks[judge])
                     title = f"{panel}: {report['prompts']} prompts, against {opponent}{f', by {by}' if by else ''}"
                     show_outcomes(title, outcomes, seeds=full)
         for remark in remarks(report, run.recipe.methods) if full else ():

@@ -12,6 +12,7 @@ from unmdpo.engine.adapters import is_adapter
 from unmdpo.engine.folder import CARD, CHECKSUMS
 from unmdpo.engine.inference.judges import kind_of
 from unmdpo.results.run import Run
+from unmdpo.results.tables import judged_by
 from unmdpo.stages.policies import POLICY_STAGE
 from unmdpo.stages.shared.files import ADAPTER
 
@@ -81,8 +82,7 @@ def _evaluation(run: Run, policy: str) -> Iterator[str]:
             who = judge or str(getattr(judges[judge], kind_of(judges[judge]).key))
             for opponent, outcomes in tables["against"].items():
                 if name in outcomes:
-                    told = f"{who} ({marks[judge]})" if marks[judge] else who
-                    yield _row(panel, told, opponent, outcomes[name])
+                    yield _row(panel, judged_by(who, marks[judge]), opponent, outcomes[name])
 
 
 def _row(panel: str, judge: str, opponent: str, outcome: dict[str, Any]) -> str:

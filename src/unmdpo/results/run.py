@@ -40,8 +40,6 @@ from unmdpo.stages.summary import SUMMARY_STAGE, compare_runs
 from unmdpo.stats.evaluation import Outcome, Resamples
 from unmdpo.store.store import Store
 
-RECIPE = "recipe.yaml"
-
 
 @dataclass(frozen=True, repr=False)
 class Run(Pipeline):
@@ -126,7 +124,7 @@ class Run(Pipeline):
         made = [(name, found) for name, found in self.finished.items() if self.stages[name].kind is JUDGE_STAGE]
         return [judge_accuracy(name, found.manifest["notes"]) for name, found in made]
 
-    @property
+    @cached_property
     def judge_marks(self) -> dict[str, str]:
         """What a reader should know about each judge whose accuracy does not speak for it."""
         marks = dict[str, str]()

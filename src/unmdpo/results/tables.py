@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from unmdpo.core.errors import UserError
 from unmdpo.recipe.evaluation import PrimaryRecipe
+from unmdpo.stats.power import Noise
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 SURE, EVEN = 0.05, 50.0  # largest chance of a result that counts, and the win rate of equals, in percent
-POWER = (1.960 + 0.842) / 1.960  # half a 95 % interval times this is found in 80 % of cases
 
 
 def remarks(report: Mapping[str, Any], methods: Mapping[str, str]) -> Iterator[str]:
@@ -65,7 +65,7 @@ def answer(summary: Mapping[str, Any], asked: PrimaryRecipe, mark: str = "") -> 
     rate, adjusted, seeds = outcome["win_rate"], outcome["length_adjusted"], len(outcome["seeds"])
     shown = outcome["p_win_rate"] < SURE
     found = "No difference shown" if not shown else "Better" if rate["value"] > EVEN else "Worse"
-    by = f"{asked.judge} ({mark})" if asked.judge and mark else asked.judge or mark
+    by = judged_by(asked.judge or "", mark)
     by = f", by {by}" if by else ""
     trained = f"{seeds} seeds" if seeds else "one seed, so what seeds change is not in it"
     said = (
@@ -73,16 +73,17 @@ def answer(summary: Mapping[str, Any], asked: PrimaryRecipe, mark: str = "") -> 
         f"{asked.panel}{by}, with {trained}."
     )
     if not shown:
-        said += f" This run would show a difference of about {detectable(rate):.0f} points in 80 % of cases."
+        least = Noise(**outcome["noise"]).detectable(report["prompts"], max(1, seeds))
+        said += f" A run like this shows a difference of {least:.0f} points in 80 % of cases."
     if adjusted is not None:
         alone = adjusted["low"] <= EVEN <= adjusted["high"]
         said += f" At equal length, {_interval(adjusted)}{', so it may be length alone' if shown and alone else ''}."
     return said
 
 
-def detectable(rate: Mapping[str, float]) -> float:
-    """The difference from 50 % that is found in 80 % of cases, if intervals are as wide as this one."""
-    return POWER * (rate["high"] - rate["low"]) / 2
+def judged_by(judge: str, mark: str) -> str:
+    """A judge's name, and what a reader should know about it; one of them may be empty."""
+    return f"{judge} ({mark})" if judge and mark else judge or mark
 
 
 def _interval(rate: Mapping[str, float]) -> str:

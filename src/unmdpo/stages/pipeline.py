@@ -76,15 +76,17 @@ class Pipeline:
         )
 
     def record(self) -> None:
-        """Writes down which artifacts belong to the run, for people and for `verify`."""
+        """Writes down which artifacts belong to the run, for people and for `verify`, and the question that it will
+        answer first."""
         self.folder.mkdir(parents=True, exist_ok=True)
         write_text(self.folder / RECIPE, self.recipe.to_yaml())
         stages = {
             name: {"place": stage.place, "inputs": {k: s.place for k, s in stage.inputs.items()}}
             for name, stage in self.stages.items()
         }
+        primary = None if self.recipe.evaluation is None else self.recipe.primary.model_dump()
         with self.store.records():
-            write_json(self.folder / RECORD, {"recipe": self.recipe.digest, "stages": stages})
+            write_json(self.folder / RECORD, {"recipe": self.recipe.digest, "primary": primary, "stages": stages})
 
     def matching(self, pattern: str) -> list[str]:
         """The stages with this name or kind, or matching a pattern such as `policy[*]`."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.stats import t
 
-SMALLEST = 1e-9  # chance that is told from 0
+SMALLEST = 1e-9  # p-values are not computed below this
 
 
 @dataclass(frozen=True)

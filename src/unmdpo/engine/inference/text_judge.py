@@ -34,8 +34,8 @@ WITH_REASONS = (
 
 def verdict(said: str) -> float | None:
     """1 for the first response, 0 for the second, one half for a tie; None if it is not in the form that was asked:
-    alone on a line, of which the last counts, or the only value of a JSON object. Words around it may turn it into its
-    opposite ("Not A", "Response A is worse")."""
+    alone on a line (the last such line counts), or the only value of a JSON object. Words around it may turn it into
+    its opposite ("Not A", "Response A is worse")."""
     try:
         values = json.loads(said)
         lines = [str(value) for value in values.values()] if isinstance(values, dict) and len(values) == 1 else []

@@ -25,7 +25,8 @@ NOT_OURS = ("softcap", "s_aux", "position_bias", "head_mask")  # what some model
 CLOSE = 0.03  # largest error of an output or gradient, relative to the largest value: a few bits of bfloat16
 
 
-MISSED = "FlashAttention 4 would train about 1.15 times as fast on this GPU: pip install 'unmdpo[fa4]'"
+# docs/evidence/performance.md: 1.15 times as fast as FlexAttention with a 1B shape; not measured against version 2
+MISSED = "FlashAttention 2 is used; version 4 may be faster on this GPU: pip install 'unmdpo[fa4]'"
 
 
 def can_flash(model: PreTrainedModel, device: torch.device) -> bool:
