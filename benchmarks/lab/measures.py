@@ -64,6 +64,11 @@ def gain(candidate: str, opponent: str) -> Measure:
     return lambda run: run.compare(candidate, opponent, "held-out").reward_difference.value
 
 
+def win_rate(candidate: str, opponent: str) -> Measure:
+    """Of one policy against another, in percent, by the gold reward."""
+    return lambda run: run.compare(candidate, opponent, "held-out").win_rate.value
+
+
 def called_better(scale: str) -> Measure:
     """1 if the check of a scale calls it better than q ≡ 1, 0 if not: the mean over seeds is how often it does."""
     return lambda run: float(_checked(run, scale).better)

@@ -15,6 +15,7 @@ from benchmarks.lab.measures import (
     recovery_beside,
     saturation,
     spread,
+    win_rate,
 )
 from unmdpo.core.errors import UserError, did_you_mean
 from unmdpo.scale.settings import BOUND
@@ -149,12 +150,12 @@ EXPERIMENTS: dict[str, Experiment] = {
         },
         _CONTROLLED,
     ),
-    "real": Experiment(
-        "How often is a scale called real: where noise is the same for all prompts, and where it is not?",
+    "better": Experiment(
+        "How often is a scale called better: where noise is the same for all prompts, and where it is not?",
         "standard deviation of log q*",
         _numbers("noise_spread", 0.0, 0.4, 0.8, 1.2),
         {
-            "called real": {label: called_better(name) for name, label in _ESTIMATORS.items()},
+            "called better": {label: called_better(name) for name, label in _ESTIMATORS.items()},
             "held-out gain over q ≡ 1": {label: held_out_gain(name) for name, label in _ESTIMATORS.items()},
             "Spearman of q̂ with q*": {label: recovery(name) for name, label in _ESTIMATORS.items()},
         },
@@ -223,6 +224,26 @@ EXPERIMENTS: dict[str, Experiment] = {
         },
         _WORTH,
         knobs=_NOISY,
+    ),
+    "expect": Experiment(
+        "From what a scale gains on unseen prompts, what may a policy be expected to win?",
+        "world",
+        tuple(
+            Point(
+                f"typical q* {noise:g}, spread {spread:g}, {prompts} prompts",
+                knobs={"noise": noise, "noise_spread": spread, "prompts": prompts},
+            )
+            for noise in (0.8, 1.6, 3.0)
+            for spread in (0.0, 0.8, 1.6)
+            for prompts in (300, 800)
+        ),
+        {
+            "held-out gain over q ≡ 1": {"pooled": held_out_gain("seq")},
+            "called better": {"pooled": called_better("seq")},
+            "win rate against q ≡ 1": {"pooled": win_rate("learned", "constant")},
+            "ΔR over q ≡ 1": {"pooled": gain("learned", "constant")},
+        },
+        _CONTROLLED,
     ),
     "estimators": Experiment(
         "Which way of fitting a scale finds q*, foresees unseen prompts, and helps policies?",

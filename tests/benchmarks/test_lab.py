@@ -39,7 +39,7 @@ def test_every_point_is_a_recipe(name, tmp_path):
 
 @pytest.mark.filterwarnings("ignore:.*nothing beats:unmdpo.core.errors.UnmdpoWarning")
 @pytest.mark.parametrize(
-    "name", ["joint", *(pytest.param(name, marks=pytest.mark.soak) for name in ("real", "ceiling"))]
+    "name", ["joint", *(pytest.param(name, marks=pytest.mark.soak) for name in ("better", "ceiling"))]
 )
 def test_an_experiment_end_to_end(name, tmp_path):
     """Scales and policies on the smallest world; then again, reusing the results."""

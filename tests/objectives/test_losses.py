@@ -91,6 +91,8 @@ def test_likelier_chosen_means_less_loss(name):
     change = objective.loss(better, *knobs) - objective.loss(pairs, *knobs)
     if name == "mmpo":  # its soft target is below one: beyond it, more is worse
         change = change[0.05 * better.log_ratio < 2.2 * pairs.strength]
+    if name == "cdpo":
+        change = change[0.05 * better.log_ratio < math.log(9)]
     assert (change[weight[: len(change)] > 0] < 0).all()
     assert (change[weight[: len(change)] == 0] == 0).all()
 
@@ -125,7 +127,7 @@ def test_unknown_and_invalid_settings_are_refused(name):
 @pytest.mark.parametrize(
     ("name", "key", "edge"),
     [("dpo", "beta", 0), ("beta-dpo", "keep", 0), ("beta-dpo", "keep", 1.1), ("beta-dpo", "momentum", 1.1),
-     ("gamma-po", "iterations", 0), ("mixdpo", "draws", 0), ("ada-dpo", "rho", 0.7), ("ada-dpo", "rho", 0)],
+     ("gamma-po", "iterations", 0), ("mixdpo", "draws", 0), ("cdpo", "flips", 0.5), ("ada-dpo", "rho", 0.7), ("ada-dpo", "rho", 0)],
 )  # fmt: skip
 def test_values_beyond_their_bounds_are_refused(name, key, edge):
     with pytest.raises(UserError, match=rf"'{name}': {key} should be"):
@@ -216,6 +218,9 @@ BY_HAND = {
     "ln-dpo": zeta(-18.225 * 0.35),
     "odpo": zeta(0.75 * 2 - 0.2),
     "mmpo": (1 / (1 + math.exp(-4.4))) * zeta(-0.2) + (1 / (1 + math.exp(4.4))) * zeta(0.2),
+    "cdpo": 0.9 * zeta(-0.2) + 0.1 * zeta(0.2),
+    "robust-dpo": (0.9 * zeta(-0.2) - 0.1 * zeta(0.2)) / 0.8,
+    "ipo": (0.35 - 5) ** 2,
     # P̄ = −30/10 + 50/20 = −0.5
     "simpo": zeta(1.375 + 2.5 * 0.5),
     # P = −30 + 50 = 20
@@ -249,6 +254,17 @@ def test_beta_ln_from_lengths():
 
 
 # --- Reductions and semantics ---------------------------------------------------------------------
+
+
+@given(st.integers(0, 1000), st.floats(0, 0.49))
+def test_robust_dpo_averaged_over_flips_is_dpo(seed, flips):
+    pairs = random_pairs(5, seed)
+    swapped = replace(
+        pairs, chosen=pairs.rejected, rejected=pairs.chosen, ref_chosen=pairs.ref_rejected, ref_rejected=pairs.ref_chosen
+    )
+    as_labelled, turned = (loss_of("robust-dpo", labels, flips=flips) for labels in (pairs, swapped))
+    assert torch.allclose((1 - flips) * as_labelled + flips * turned, loss_of("dpo", pairs), rtol=1e-9, atol=1e-9)
+    assert torch.allclose(loss_of("cdpo", pairs, flips=0.0), loss_of("dpo", pairs), rtol=1e-14)
 
 
 @given(st.integers(0, 1000))

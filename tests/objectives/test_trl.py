@@ -78,7 +78,7 @@ def pairs(policy_and_reference, tokenizer):
     )
 
 
-def dpo_trainer(policy_and_reference, tokenizer, folder, loss_type):
+def dpo_trainer(policy_and_reference, tokenizer, folder, loss_type, smoothing=0.0):
     """TRL's trainer on the rows, and its only batch."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -87,7 +87,7 @@ def dpo_trainer(policy_and_reference, tokenizer, folder, loss_type):
 
     policy, reference = policy_and_reference
     config = DPOConfig(
-        output_dir=str(folder), loss_type=[loss_type], beta=0.7, per_device_train_batch_size=len(ROWS),
+        output_dir=str(folder), loss_type=[loss_type], beta=0.7, label_smoothing=smoothing, per_device_train_batch_size=len(ROWS),
         report_to=[], use_cpu=True, bf16=False, gradient_checkpointing=False, max_length=64,
     )  # fmt: skip
     trainer = DPOTrainer(
@@ -98,12 +98,15 @@ def dpo_trainer(policy_and_reference, tokenizer, folder, loss_type):
     return trainer, next(iter(trainer.get_train_dataloader()))
 
 
-@pytest.mark.parametrize(("loss_type", "name"), [("sigmoid", "dpo"), ("sigmoid_norm", "ln-dpo")])
-def test_losses_equal_the_dpo_trainers(policy_and_reference, tokenizer, pairs, tmp_path, loss_type, name):
-    trainer, batch = dpo_trainer(policy_and_reference, tokenizer, tmp_path, loss_type)
+@pytest.mark.parametrize(
+    ("loss_type", "name", "smoothing"),
+    [("sigmoid", "dpo", 0), ("sigmoid_norm", "ln-dpo", 0), ("ipo", "ipo", 0), ("robust", "robust-dpo", 0.2)],
+)
+def test_losses_equal_the_dpo_trainers(policy_and_reference, tokenizer, pairs, tmp_path, loss_type, name, smoothing):
+    trainer, batch = dpo_trainer(policy_and_reference, tokenizer, tmp_path, loss_type, smoothing)
     with torch.no_grad():
         theirs = trainer.compute_loss(trainer.model, batch)
-    ours = OBJECTIVES[name].loss(pairs, beta=0.7).mean()
+    ours = OBJECTIVES[name].loss(pairs, beta=0.7, **({"flips": smoothing} if smoothing else {})).mean()
     assert ours.item() == pytest.approx(theirs.item(), rel=1e-5)
 
 
@@ -129,18 +132,24 @@ def test_packed_gradients_equal_the_dpo_trainers(policy_and_reference, tokenizer
         assert torch.allclose(parameter.grad, theirs[key], atol=1e-5), key
 
 
-def test_simpo_loss_of_the_cpo_trainer(pairs):
+def cpo_loss(chosen, rejected, **settings):
     from types import SimpleNamespace
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from trl.experimental.cpo import CPOTrainer
 
-    settings = SimpleNamespace(
-        alpha=0.0, beta=2.5, simpo_gamma=1.375, loss_type="simpo", label_smoothing=0.0,
-        accelerator=SimpleNamespace(device="cpu"),
-    )  # fmt: skip
-    theirs, _, _ = CPOTrainer.cpo_loss(
-        settings, pairs.chosen / pairs.chosen_tokens, pairs.rejected / pairs.rejected_tokens
-    )
+    trainer = SimpleNamespace(alpha=0.0, accelerator=SimpleNamespace(device="cpu"), **settings)
+    return CPOTrainer.cpo_loss(trainer, chosen, rejected)[0]
+
+
+def test_simpo_loss_of_the_cpo_trainer(pairs):
+    means = pairs.chosen / pairs.chosen_tokens, pairs.rejected / pairs.rejected_tokens
+    theirs = cpo_loss(*means, beta=2.5, simpo_gamma=1.375, loss_type="simpo", label_smoothing=0.0)
     assert torch.allclose(OBJECTIVES["simpo"].loss(pairs), theirs, rtol=1e-6)
+
+
+def test_smoothed_labels_of_the_cpo_trainer(pairs):  # of log-ratios to a reference, this is cDPO
+    ratios = pairs.chosen - pairs.ref_chosen, pairs.rejected - pairs.ref_rejected
+    theirs = cpo_loss(*ratios, beta=0.7, loss_type="sigmoid", label_smoothing=0.2)
+    assert torch.allclose(OBJECTIVES["cdpo"].loss(pairs, beta=0.7, flips=0.2), theirs, rtol=1e-6)

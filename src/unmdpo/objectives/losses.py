@@ -78,6 +78,24 @@ def spo(pairs: PairLogps, *, alpha: float) -> Tensor:
     return -logsigmoid(alpha * pairs.policy_gap) / alpha
 
 
+def cdpo(pairs: PairLogps, *, beta: float, flips: float) -> Tensor:
+    """CE(1 − ε, β₀A): label smoothing, as if a share ε of the labels were wrong (Mitchell's conservative DPO)."""
+    z = beta * pairs.log_ratio
+    return -(1 - flips) * logsigmoid(z) - flips * logsigmoid(-z)
+
+
+def robust_dpo(pairs: PairLogps, *, beta: float, flips: float) -> Tensor:
+    """((1 − ε)·ζ(−β₀A) − ε·ζ(β₀A))/(1 − 2ε): its mean over labels flipped at rate ε is DPO's loss on the true ones
+    (Chowdhury et al., 2024)."""
+    z = beta * pairs.log_ratio
+    return (flips * logsigmoid(-z) - (1 - flips) * logsigmoid(z)) / (1 - 2 * flips)
+
+
+def ipo(pairs: PairLogps, *, beta: float) -> Tensor:
+    """(A^LN − 1/(2β))² (Azar et al., 2023), with log-ratios per token as its authors and TRL run it."""
+    return (pairs.mean_log_ratio - 1 / (2 * beta)) ** 2
+
+
 def ada_dpo(pairs: PairLogps, *, beta: float, rho: float, low: float, high: float) -> Tensor:
     """Adaptive Preference Scaling: min over s ∈ [low, high] of s·ζ(−r/s) + (ρ − log 2)·s, r = β₀A.
 

@@ -55,6 +55,14 @@ class MMPOSettings(DPOSettings):
     slope: Positive = Field(2.2, description="how fast the soft target grows with strength")
 
 
+class FlipSettings(DPOSettings):
+    flips: Annotated[float, Field(ge=0, lt=0.5, description="ε, the share of labels taken to be wrong")] = 0.1
+
+
+class IPOSettings(Strict):
+    beta: Positive = Field(0.1, description="log-ratios per token are drawn to 1/(2β)")
+
+
 class SimPOSettings(Strict):
     beta: Positive = 2.5
     gamma: Nonnegative = Field(1.375, description="one margin for all pairs")
@@ -201,6 +209,9 @@ _ROWS = (
     ),
     Objective("odpo", "DPO with an offset", _loss("odpo"), ODPOSettings),
     Objective("mmpo", "soft targets by strength", _loss("mmpo"), MMPOSettings),
+    Objective("cdpo", "DPO with smoothed labels", _loss("cdpo"), FlipSettings),
+    Objective("robust-dpo", "DPO, unbiased under flipped labels", _loss("robust_dpo"), FlipSettings),
+    Objective("ipo", "IPO: squared loss", _loss("ipo"), IPOSettings, normalized=True, own_beta=True),
     Objective("simpo", "SimPO, reference-free", _loss("simpo"), SimPOSettings, reference=False, own_beta=True),
     Objective("spo", "SPO-basic, reference-free", _loss("spo"), SPOSettings, reference=False, own_beta=True),
     _adaptive("beta-dpo", "β-DPO: batch-adaptive β and selection", "beta_dpo", BetaDPOSettings, "BetaState"),
