@@ -97,7 +97,7 @@ def whole_run(model: str, data: Path, template: str | None, jobs: int | None) ->
     with tempfile.TemporaryDirectory() as folder:
         place, store = Path(folder) / "real.yaml", Path(folder) / "store"
         place.write_text(json.dumps(recipe(model, data, template)))  # YAML reads JSON
-        command = [sys.executable, "-m", "unmdpo", "run", str(place), "--store", str(store)]
+        command = [sys.executable, "-m", "unmdpo", "run", str(place), "--store", str(store), "--full"]
         command += [] if jobs is None else ["--jobs", str(jobs)]
         watch, began = Watch(), time.time()
         watch.start()
