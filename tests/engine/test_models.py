@@ -35,6 +35,7 @@ from unmdpo.engine.cost import (
     matrix_rate,
     needs_checkpointing,
     training_passes,
+    writing_tokens,
 )
 from unmdpo.engine.folder import Provenance, export_model
 from unmdpo.engine.models import decoder_layers, load_in_four_bits, load_model, load_tokenizer
@@ -370,6 +371,14 @@ def test_checkpointing_is_chosen_when_memory_is_short(monkeypatch):
         assert needs_checkpointing(PairScorer(model), 16_384) is expected
     monkeypatch.undo()
     assert available(CPU) > 2**28
+
+
+def test_a_batch_of_answers_fits_in_what_the_weights_leave():
+    model, weights = llama_1b(), 2 * 1_235_814_400  # in bfloat16
+    assert writing_tokens(model, 6e9, cached=1_000) == 262_144  # room for a million
+    assert writing_tokens(model, 6e9, cached=20_000) == 32_768  # of 50,000, a power of two
+    assert writing_tokens(model, (weights + 8192 * 500) / 0.9, cached=500) == 4096  # half of what is left
+    assert writing_tokens(model, 100, cached=500) == 1024  # and never nothing: then memory runs out, and is named
 
 
 def test_useful_arithmetic_by_hand():

@@ -5,6 +5,7 @@ for its backward pass. `benchmarks/engine.py` prints the estimate next to the me
 """
 
 import itertools
+import math
 import os
 import time
 from dataclasses import dataclass
@@ -115,6 +116,7 @@ EAGER = 1.7  # times as much as a compiled layer keeps: 61.2 and 38.7 GiB in all
 ROOMY = 0.42  # share of a device's memory that a larger microbatch may take
 LARGEST_BUDGET, STEP = 65_536, 8_192  # tokens per microbatch
 USABLE = 0.9  # share of a device's memory that we plan to use
+WRITTEN_TOKENS, WRITING_SHARE = 262_144, 1 / 6  # most in a batch of answers, and of the memory for their keys
 BFLOAT16, FLOAT32 = 2, 4  # bytes
 
 
@@ -189,6 +191,13 @@ def cached_bytes(model: PreTrainedModel) -> int:
     """Bytes of keys and values that generation keeps for each token."""
     shape = LayerShape.of(model)
     return 2 * BFLOAT16 * shape.layers * shape.keys
+
+
+def writing_tokens(model: PreTrainedModel, memory: float, cached: int, world: int = 1) -> int:
+    """Tokens in a batch of answers on a device with this much memory. A GPU writes a token for hundreds of answers as
+    fast as for one, as long as their keys and values fit, `cached` bytes for each token."""
+    room = min(WRITING_SHARE * memory, (USABLE * memory - reading_memory(model, world)) / 2)
+    return 1 << int(math.log2(min(max(room / cached, 1024), WRITTEN_TOKENS)))
 
 
 @dataclass(frozen=True)

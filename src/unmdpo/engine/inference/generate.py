@@ -5,7 +5,6 @@ last bits of a response can depend on the padding of its neighbors.
 """
 
 import contextlib
-import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from unmdpo.core.errors import UserError
 from unmdpo.data.identity import Prompt
+from unmdpo.engine.cost import available, writing_tokens
 from unmdpo.engine.inference.decode import can_decode, decode
 from unmdpo.engine.inference.padding import of_one_length, padding_is_harmless, shortest_and_longest
 from unmdpo.engine.models import longest_input
@@ -148,12 +148,11 @@ class Generator:
 
 
 def default_budget(model: PreTrainedModel) -> int:
-    """Tokens per batch. A GPU writes a token for hundreds of responses as fast as for one, as long as their keys and
-    values fit. They get a third of the free memory, rounded down to a power of two so the result is repeatable."""
+    """Tokens per batch. It depends on the kind of GPU but not on what else runs there: answers can be repeated, and a
+    neighbor that leaves little memory makes them fail and be tried again, not trickle."""
     if model.device.type != "cuda":
         return 32_768
-    free, _ = torch.cuda.mem_get_info(model.device)
-    return int(min(262_144, 2 ** int(math.log2(max(free / 3 / token_bytes(model), 1024)))))
+    return writing_tokens(model, available(model.device), token_bytes(model))
 
 
 @torch.no_grad()

@@ -149,6 +149,7 @@ class Graph:
     fingerprints: Fingerprints
     borrowed: Mapping[str, Stage[Any]] = field(default_factory=dict)  # scales from other runs, by name
     stages: dict[str, Stage[Any]] = field(default_factory=dict)  # by name, inputs first
+    pinned: dict[str, PinnedModel] = field(default_factory=dict)  # models by their settings: most stages have one
 
     def stage(self, kind: Kind[S], settings: S, inputs: Mapping[str, Stage[Any]], name: str | None = None) -> Stage[S]:
         """Adds a stage, or returns the existing one with this name."""
@@ -158,9 +159,12 @@ class Graph:
 
     def pin_model(self, model: ModelSource) -> PinnedModel:
         """The model with checksums of the files that affect its output, and its chat template's text."""
-        template = None if model.template is None else read_template(model.template)
-        files = self.fingerprints.of_model(model.path, model.gguf_file)
-        return PinnedModel(**(dict(model) | {"template": template}), files=files)
+        key = model.model_dump_json()
+        if key not in self.pinned:
+            template = None if model.template is None else read_template(model.template)
+            files = self.fingerprints.of_model(model.path, model.gguf_file)
+            self.pinned[key] = PinnedModel(**(dict(model) | {"template": template}), files=files)
+        return self.pinned[key]
 
     def files(self, places: Iterable[str | None]) -> Files:
         return {place: self.fingerprints.of(place) for place in places if place is not None}

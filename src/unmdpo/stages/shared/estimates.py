@@ -34,6 +34,7 @@ from unmdpo.engine.cost import (
     reading_memory,
     roomy_tokens,
     working_memory,
+    writing_tokens,
 )
 from unmdpo.engine.models import body, decoder_layers
 from unmdpo.engine.settings import AdapterSettings, ComputeSettings, ModelSource, ObjectiveChoice, TrainingSettings
@@ -60,7 +61,6 @@ KEPT = 2  # checkpoints
 MEAN_PROMPT = 490  # tokens, in HelpSteer3
 HELD_OUT = 0.05  # where the recipe does not say it and nobody has counted them
 READ_TOKENS = 65_536  # in a batch of what is read, such as prompts to embed or answers to judge
-WRITTEN_TOKENS, WRITING_SHARE = 262_144, 1 / 3  # in a batch of answers, and the most of the memory for their keys
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Estimates:
     def writing(self, model: ModelSource, tokens: float) -> Cost:
         """The cost of generating this many tokens, one at a time."""
         shape = meta_model(model)
-        kept = min(WRITTEN_TOKENS * cached_bytes(shape), WRITING_SHARE * self.memory)
+        kept = cached_bytes(shape) * writing_tokens(shape, self.memory, cached_bytes(shape), self.ranks)
         memory = _reading_memory(shape, self.ranks) + kept
         return replace(self.reading(model, tokens), memory=memory, decoding=True)
 
