@@ -34,7 +34,13 @@ FILES = {
     "votes": ["pandalm-v1"],
 }
 KINDS = ("source", "length", "unknowable")
-SPREADS = {"small": (0.10, 0.20), "medium": (0.05, 0.30), "large": (0.0, 0.45)}  # rates of quiet and of noisy prompts
+NONE = ("source", "none")  # the pairs as they are
+SPREADS = {  # rates of quiet and of noisy prompts
+    "none": (0.0, 0.0),
+    "small": (0.10, 0.20),
+    "medium": (0.05, 0.30),
+    "large": (0.0, 0.45),
+}
 OWN = 0.15  # about how many labels are wrong before we touch them
 HELD_OUT, LENGTH = 0.2, 1024
 LEARNED, ONE, TRUE = "ulnm-wr, q̂", "ulnm-wr, q ≡ 1", "ulnm-wr, q*"
@@ -119,12 +125,12 @@ def one_world(model: str, data: Path, folder: Path, kind: str, spread: str, seed
     check, table = run.check("hat"), run.scale("hat").known()
     assert check is not None
     q_hat = dict(zip(table["prompt_hash"].to_pylist(), table["q"].to_pylist(), strict=True))
-    both = [(q, true[name][1]) for name, q in q_hat.items()]
     clean = [row for row in rows if row.prompt_hash in held_out]
     return {
         "kind": kind, "spread": spread, "seed": seed, "pairs": len(train), "flipped": round(flips, 3),
-        "sd_log_q*": round(float(np.std([np.log(q) for _, q in both])), 3),
-        "spearman": round(float(spearmanr([q for q, _ in both], [q for _, q in both]).statistic), 3),
+        "sd_log_q*": round(float(np.std([np.log(q) for _, q in true.values()])), 3),
+        "q_hat": {name: round(q, 4) for name, q in q_hat.items()},
+        "q*": {name: round(q, 4) for name, (_, q) in true.items()},
         "chance": check.chance, "gain": check.gain._asdict(), "finding": check.finding,
         "right": right(model, {name: run.policy(name) for name in POLICIES}, clean),
         "seconds": round(time.time() - began, 1),
@@ -171,13 +177,14 @@ def run_all(model: str, data: Path, folder: Path, seeds: Sequence[int], minutes:
     ends, log = time.time() + 60 * minutes, folder / "noise.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
     done = {(line["kind"], line["spread"], line["seed"]) for line in lines([log])} if log.exists() else set()
-    for world in ((kind, spread, seed) for seed in seeds for kind in KINDS for spread in SPREADS):
+    grid = [NONE, *((kind, spread) for kind in KINDS for spread in SPREADS if spread != "none")]
+    for world in ((*which, seed) for seed in seeds for which in grid):
         if world in done or time.time() > ends:
             continue
         found = one_world(model, data.resolve(), (folder / "world").resolve(), *world, default_jobs())
         with log.open("a") as file:
             file.write(json.dumps(found) + "\n")
-        shown = {key: value for key, value in found.items() if key != "right"}
+        shown = {key: value for key, value in found.items() if key not in ("right", "q_hat", "q*")}
         print(json.dumps(shown | {name: np.mean(some).round(4) for name, some in found["right"].items()}), flush=True)
         for part in ("artifacts", "runs"):  # a world's policies take gigabytes; what is known of the model stays
             shutil.rmtree(folder / "world" / "store" / part)
@@ -189,20 +196,31 @@ def lines(files: Sequence[Path]) -> Iterator[dict[str, Any]]:
 
 def table(files: Sequence[Path]) -> None:
     """Accuracy in points, and differences with Student's intervals over worlds: each has its own noise and split."""
-    worlds = defaultdict[tuple[str, str], list[dict[str, Any]]](list)
-    for line in lines(files):
+    worlds, every = defaultdict[tuple[str, str], list[dict[str, Any]]](list), list(lines(files))
+    clean = {line["seed"]: line["q_hat"] for line in every if line["spread"] == "none" and "q_hat" in line}
+    for line in every:
+        line["near"] = near(line, clean.get(line["seed"]))
         for group in ((line["kind"], line["spread"]), (line["kind"], "all"), ("all", line["spread"]), ("all", "all")):
             worlds[group].append(line)
     for (kind, spread), found in sorted(worlds.items()):
         percent = {name: 100 * np.array([np.mean(one["right"][name]) for one in found]) for name in POLICIES}
         cells = [f"{kind}, {spread} ({len(found)} worlds)", f"sd {np.mean([one['sd_log_q*'] for one in found]):.2f}"]
-        cells += [f"ρ {np.mean([one['spearman'] for one in found]):.2f}"]
+        cells += [f"ρ {np.mean([one['near'] for one in found]):.2f}"]
         cells += [f"informative {sum(one['chance'] <= 0.05 for one in found)}"]
         cells += [f"better {sum(one['gain']['value'] > 1.96 * one['gain']['error'] for one in found)}"]
         cells += [f"{POLICIES[name]} {values.mean():.1f}" for name, values in percent.items()]
         pairs = (("true", "one"), ("learned", "one"), ("one", "dpo"), ("robust", "dpo"), ("cdpo", "dpo"))
         cells += [f"{a} − {b} {_mean(percent[a] - percent[b])}" for a, b in pairs]
         print(" | ".join(cells))
+
+
+def near(world: dict[str, Any], clean: dict[str, float] | None) -> float:
+    """How what the noise has changed in q̂ goes with q*: pairs differ between prompts before anyone adds noise."""
+    if clean is None or "q_hat" not in world or world["spread"] == "none":
+        return float("nan")
+    names = world["q_hat"].keys() & clean.keys()
+    change = [np.log(world["q_hat"][name] / clean[name]) for name in names]
+    return float(spearmanr(change, [world["q*"][name] for name in names]).statistic)
 
 
 def _mean(values: np.ndarray) -> str:
