@@ -19,7 +19,8 @@ from transformers import PreTrainedTokenizerFast
 from unmdpo.data.comparison import Comparison, Origin
 from unmdpo.data.identity import Message
 from unmdpo.engine.shapes import pair_lengths
-from unmdpo.engine.text.encode import EncodedPairs, Encoder
+from unmdpo.engine.text.encode import Encoder
+from unmdpo.engine.text.encoded import EncodedPairs
 
 TEMPLATE = (
     "<|bos|>{% for m in messages %}<|start|>{{ m.role }}<|sep|>\n\n{{ m.content | trim }}<|end|>{% endfor %}"

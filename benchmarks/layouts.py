@@ -34,7 +34,8 @@ from unmdpo.engine.pairs.score import score
 from unmdpo.engine.pairs.scorer import PairScorer, compile_layers
 from unmdpo.engine.ranks import local_device
 from unmdpo.engine.settings import ModelSource, ObjectiveChoice, TrainingSettings
-from unmdpo.engine.text.encode import EncodedPairs, Encoder
+from unmdpo.engine.text.encode import Encoder
+from unmdpo.engine.text.encoded import EncodedPairs
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.trainer import Trainer
 

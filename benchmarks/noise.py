@@ -152,7 +152,8 @@ def right(model: str, policies: dict[str, Path], clean: Sequence[Comparison]) ->
     from unmdpo.engine.pairs.score import score  # noqa: PLC0415
     from unmdpo.engine.pairs.scorer import PairScorer  # noqa: PLC0415
     from unmdpo.engine.settings import ModelSource  # noqa: PLC0415
-    from unmdpo.engine.text.encode import EncodedPairs, Encoder  # noqa: PLC0415
+    from unmdpo.engine.text.encode import Encoder  # noqa: PLC0415
+    from unmdpo.engine.text.encoded import EncodedPairs  # noqa: PLC0415
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32

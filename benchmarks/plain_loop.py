@@ -19,7 +19,7 @@ from unmdpo.engine.pairs.padding import PaddedBatch
 from unmdpo.engine.pairs.score import score
 from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.engine.settings import ObjectiveChoice, TrainingSettings
-from unmdpo.engine.text.encode import EncodedPair, EncodedPairs, Tokens
+from unmdpo.engine.text.encoded import EncodedPair, EncodedPairs, Tokens
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.schedule import batch_of
 from unmdpo.engine.training.trainer import Trainer

@@ -15,9 +15,15 @@ from unmdpo.data.load import Reading, load
 from unmdpo.data.table import ComparisonTable, Spool, concatenate, write_parquet
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+MORE = st.sampled_from(["", '{"tool_calls": [{"function": {"name": "é"}}]}'])
+TURNS = st.lists(
+    st.builds(Message, st.sampled_from(["system", "user", "assistant", "tool"]), TEXT, MORE), max_size=3
+).map(tuple)
 ROWS = st.builds(
     Comparison,
-    prompt=st.lists(st.builds(Message, st.sampled_from(["system", "user", "assistant"]), TEXT), max_size=3).map(tuple),
+    prompt=TURNS,
+    chosen_turns=TURNS,
+    rejected_turns=TURNS,
     chosen=TEXT,
     rejected=TEXT,
     strength=st.integers(0, 3),

@@ -8,7 +8,7 @@ from tests.worlds.models import pair
 from unmdpo.engine.pairs.proof import prove
 from unmdpo.engine.pairs.score import score
 from unmdpo.engine.pairs.scorer import PairScorer
-from unmdpo.engine.text.encode import EncodedPairs
+from unmdpo.engine.text.encoded import EncodedPairs
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # compilers warn about themselves
 PAIRS = EncodedPairs.of([pair(50, 70, 40, 1), pair(1, 1, 90, 2), pair(120, 30, 200, 3), pair(30, 80, 80, 4)])

@@ -12,7 +12,7 @@ from unmdpo.engine.pairs.packing import PackedBatch
 from unmdpo.engine.pairs.proof import prove
 from unmdpo.engine.pairs.score import score
 from unmdpo.engine.pairs.scorer import PairScorer, compile_layers
-from unmdpo.engine.text.encode import EncodedPairs
+from unmdpo.engine.text.encoded import EncodedPairs
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # compilers warn about themselves
 

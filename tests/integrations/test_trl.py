@@ -13,7 +13,7 @@ from unmdpo.core.errors import DataError, UserError
 from unmdpo.engine.pairs.packing import PackedBatch
 from unmdpo.engine.pairs.score import score
 from unmdpo.engine.pairs.scorer import PairScorer
-from unmdpo.engine.text.encode import EncodedPairs
+from unmdpo.engine.text.encoded import EncodedPairs
 from unmdpo.execute import execute
 from unmdpo.integrations.trl import TRAINED, UNMTrainer, add_margin_and_scale, check_version
 from unmdpo.objectives import OBJECTIVES, PairLogps, beta_ln_from_lengths

@@ -127,7 +127,8 @@ def test_unknown_and_invalid_settings_are_refused(name):
 @pytest.mark.parametrize(
     ("name", "key", "edge"),
     [("dpo", "beta", 0), ("beta-dpo", "keep", 0), ("beta-dpo", "keep", 1.1), ("beta-dpo", "momentum", 1.1),
-     ("gamma-po", "iterations", 0), ("mixdpo", "draws", 0), ("cdpo", "flips", 0.5), ("ada-dpo", "rho", 0.7), ("ada-dpo", "rho", 0)],
+     ("gamma-po", "iterations", 0), ("mixdpo", "draws", 0), ("cdpo", "flips", 0.5), ("ada-dpo", "rho", 0.7),
+     ("ada-dpo", "rho", 0)],
 )  # fmt: skip
 def test_values_beyond_their_bounds_are_refused(name, key, edge):
     with pytest.raises(UserError, match=rf"'{name}': {key} should be"):
@@ -260,7 +261,11 @@ def test_beta_ln_from_lengths():
 def test_robust_dpo_averaged_over_flips_is_dpo(seed, flips):
     pairs = random_pairs(5, seed)
     swapped = replace(
-        pairs, chosen=pairs.rejected, rejected=pairs.chosen, ref_chosen=pairs.ref_rejected, ref_rejected=pairs.ref_chosen
+        pairs,
+        chosen=pairs.rejected,
+        rejected=pairs.chosen,
+        ref_chosen=pairs.ref_rejected,
+        ref_rejected=pairs.ref_chosen,
     )
     as_labelled, turned = (loss_of("robust-dpo", labels, flips=flips) for labels in (pairs, swapped))
     assert torch.allclose((1 - flips) * as_labelled + flips * turned, loss_of("dpo", pairs), rtol=1e-9, atol=1e-9)

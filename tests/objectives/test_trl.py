@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from unmdpo.engine.pairs.packing import PackedBatch
 from unmdpo.engine.pairs.scorer import PairScorer
-from unmdpo.engine.text.encode import EncodedPair
+from unmdpo.engine.text.encoded import EncodedPair
 from unmdpo.objectives import OBJECTIVES, PairLogps
 
 # TRL and its dependencies warn about themselves.
@@ -87,8 +87,9 @@ def dpo_trainer(policy_and_reference, tokenizer, folder, loss_type, smoothing=0.
 
     policy, reference = policy_and_reference
     config = DPOConfig(
-        output_dir=str(folder), loss_type=[loss_type], beta=0.7, label_smoothing=smoothing, per_device_train_batch_size=len(ROWS),
-        report_to=[], use_cpu=True, bf16=False, gradient_checkpointing=False, max_length=64,
+        output_dir=str(folder), loss_type=[loss_type], beta=0.7, label_smoothing=smoothing,
+        per_device_train_batch_size=len(ROWS), report_to=[], use_cpu=True, bf16=False, gradient_checkpointing=False,
+        max_length=64,
     )  # fmt: skip
     trainer = DPOTrainer(
         model=copy.deepcopy(policy), ref_model=reference, args=config,

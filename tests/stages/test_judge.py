@@ -21,7 +21,8 @@ from unmdpo.engine.pairs.packing import PackedBatch
 from unmdpo.engine.pairs.proof import prove
 from unmdpo.engine.pairs.score import score
 from unmdpo.engine.settings import ComputeSettings, ModelSource
-from unmdpo.engine.text.encode import EncodedPairs, Encoder
+from unmdpo.engine.text.encode import Encoder
+from unmdpo.engine.text.encoded import EncodedPairs
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.reward import (
     JudgeObjective,

@@ -10,7 +10,7 @@ from tests.worlds.models import tiny
 from unmdpo.engine.pairs.score import score
 from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.engine.settings import ComputeSettings, ObjectiveChoice, TrainingSettings
-from unmdpo.engine.text.encode import EncodedPair, EncodedPairs
+from unmdpo.engine.text.encoded import EncodedPair, EncodedPairs
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.trainer import Trainer
 from unmdpo.scale import Units

@@ -17,7 +17,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from unmdpo.engine.text.encode import EncodedPair
+from unmdpo.engine.text.encoded import EncodedPair
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}> {{ m.content }} <end> {% endfor %}"

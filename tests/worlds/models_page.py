@@ -24,7 +24,7 @@ from unmdpo.engine.pairs.score import score
 from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.engine.ranks import Ranks, join
 from unmdpo.engine.settings import AdapterSettings, ModelSource, ObjectiveChoice, TrainingSettings
-from unmdpo.engine.text.encode import EncodedPairs
+from unmdpo.engine.text.encoded import EncodedPairs
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.trainer import Trainer
 from unmdpo.stages.shared.training import open_scorer

@@ -63,7 +63,7 @@ PREFERENCE = {
             "rejected": conversation(("user", "b"), ("assistant", "y")),
             "strength": 1,
         },
-        "should be the same up to the last turn",
+        "should begin with the same turns",
     ),
     "no shared text": ({"chosen": "abc", "rejected": "xyz", "strength": 1}, "share no prefix"),
     "text and conversation": (
@@ -74,7 +74,7 @@ PREFERENCE = {
         {"chosen": conversation(("user", "a")), "rejected": conversation(("user", "a")), "strength": 1},
         "should end with an assistant turn",
     ),
-    "a user turn beside a prompt": (preference(chosen=conversation(("user", "a"))), "a single assistant message"),
+    "a user turn beside a prompt": (preference(chosen=conversation(("user", "a"))), "begin and end with an assistant"),
     "other turns than the prompt": (
         preference(
             chosen=conversation(("user", "X"), ("assistant", "a")),

@@ -88,6 +88,51 @@ TEMPLATES = {
     ),
 }  # fmt: skip
 
+HERMES_CALLS = (
+    "{% if m.tool_calls %}{% for call in m.tool_calls %}{{ '\n' if m.content or not loop.first }}"
+    '<tool_call>\n{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}\n'
+    "</tool_call>{% endfor %}{% endif %}"
+)
+HERMES_TOOLS = (
+    "{% if tools %}<|im_start|>system\n# Tools\n<tools>{% for t in tools %}\n{{ t | tojson }}{% endfor %}\n</tools>"
+    "<|im_end|>\n{% endif %}"
+)
+WITH_TOOLS = {
+    "qwen2.5": (
+        HERMES_TOOLS + "{% for m in messages %}{% if m.role == 'tool' %}"
+        "{% if loop.previtem.role != 'tool' %}<|im_start|>user{% endif %}\n<tool_response>\n{{ m.content }}\n</tool_response>"
+        "{% if loop.last or loop.nextitem.role != 'tool' %}<|im_end|>\n{% endif %}"
+        "{% else %}<|im_start|>{{ m.role + '\n' + m.content }}" + HERMES_CALLS + "<|im_end|>\n{% endif %}{% endfor %}"
+        + CHATML_START
+    ),
+    "hermes": (
+        HERMES_TOOLS + "{% for m in messages %}<|im_start|>{{ m.role + '\n' }}{% if m.role == 'tool' %}"
+        "<tool_response>\n{{ m.content }}\n</tool_response>{% else %}{{ m.content }}" + HERMES_CALLS + "{% endif %}"
+        "<|im_end|>\n{% endfor %}" + CHATML_START
+    ),
+    "llama-3.1": (
+        "<s>{% if tools %}<|start_header_id|>system<|end_header_id|>\n\nEnvironment: ipython\n"
+        "{% for t in tools %}{{ t | tojson(indent=4) }}\n{% endfor %}<|eot_id|>{% endif %}"
+        "{% for m in messages %}{% if m.tool_calls %}{% if m.tool_calls | length != 1 %}"
+        "{{ raise_exception('This model only supports single tool-calls at once!') }}{% endif %}"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n{\"name\": \"{{ m.tool_calls[0].function.name }}\", "
+        "\"parameters\": {{ m.tool_calls[0].function.arguments | tojson }}}<|eot_id|>"
+        "{% elif m.role == 'tool' %}<|start_header_id|>ipython<|end_header_id|>\n\n{{ m.content | tojson }}<|eot_id|>"
+        "{% else %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n{{ m.content | trim }}<|eot_id|>{% endif %}"
+        "{% endfor %}{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
+    ),
+    "mistral-v0.3": (
+        "<s>{% if tools %}[AVAILABLE_TOOLS] {{ tools | tojson }}[/AVAILABLE_TOOLS]{% endif %}"
+        "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }}[/INST]"
+        "{% elif m.tool_calls %}[TOOL_CALLS] [{% for c in m.tool_calls %}"
+        "{% if c.id is not defined or c.id | length != 9 %}"
+        "{{ raise_exception('Tool call IDs should be alphanumeric strings with length 9!') }}{% endif %}"
+        "{{ dict(c.function, id=c.id) | tojson }}{{ ', ' if not loop.last }}{% endfor %}]</s>"
+        "{% elif m.role == 'tool' %}[TOOL_RESULTS] {{ {'content': m.content, 'call_id': m.tool_call_id} | tojson }}[/TOOL_RESULTS]"
+        "{% else %} {{ m.content | trim }}</s>{% endif %}{% endfor %}"
+    ),
+}  # fmt: skip
+
 SPECIAL = [
     "<s>", "</s>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|im_start|>", "<|im_end|>", "[INST]",
     "[/INST]", "<start_of_turn>", "<end_of_turn>", "<|end|>", "<|start|>", "<|message|>", "<|channel|>", "<|return|>",

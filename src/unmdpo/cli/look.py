@@ -171,7 +171,8 @@ def _size_and_context(source: "ModelSource") -> tuple[int, int | None]:
 def _tokens(source: "ModelSource", rows: "Sequence[Comparison]") -> "Tokens":
     """What the model's tokenizer makes of some comparisons."""
     from unmdpo.audit.describe import Spread, Tokens
-    from unmdpo.engine.text.encode import EncodedPairs, Encoder, longest
+    from unmdpo.engine.text.encode import Encoder
+    from unmdpo.engine.text.encoded import EncodedPairs, longest
 
     encoder = Encoder.of(source)
     lengths = EncodedPairs.of(encoder.encode(rows)).lengths

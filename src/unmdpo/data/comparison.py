@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from unmdpo.core.errors import DataError
-from unmdpo.data.identity import Prompt, prompt_hash
+from unmdpo.data.identity import Message, Prompt, prompt_hash
 
 BOTH_BAD = "both bad"
 
@@ -43,11 +43,23 @@ class Comparison:
     votes: tuple[int, ...] = ()  # one per annotator, positive for `chosen`
     tie: str = ""  # of a tie: what was said about both, such as BOTH_BAD
     part: str = ""  # the part of a mixture that it came from
+    chosen_turns: Prompt = ()  # a response that is more than one text: calls of tools, their results, further turns
+    rejected_turns: Prompt = ()
     margin: float | None = None  # while a source is read: what the strength is cut from once all margins are known
 
     @cached_property
     def prompt_hash(self) -> str:
         return prompt_hash(self.prompt)
+
+    @cached_property
+    def responses(self) -> tuple[Prompt, Prompt]:
+        """Chosen and rejected, as turns."""
+        plain = (Message("assistant", self.chosen),), (Message("assistant", self.rejected),)
+        return self.chosen_turns or plain[0], self.rejected_turns or plain[1]
+
+    @property
+    def has_turns(self) -> bool:
+        return bool(self.chosen_turns or self.rejected_turns)
 
     @property
     def pair(self) -> tuple[str, str]:

@@ -3,10 +3,13 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 FOLD_SEED = 260836
 _ENCODER = json.JSONEncoder(sort_keys=True, ensure_ascii=False)
+
+
+TOOLS = "tools"  # the role of a first message that lists, as JSON, what functions the assistant may call
 
 
 class Message(NamedTuple):
@@ -14,10 +17,26 @@ class Message(NamedTuple):
 
     role: str
     content: str
+    more: str = ""  # JSON of what else the turn says, such as `tool_calls`; empty for most
+
+    def to_dict(self) -> dict[str, Any]:
+        """As chat templates and servers take it."""
+        return {"role": self.role, "content": self.content} | (json.loads(self.more) if self.more else {})
+
+    @property
+    def text(self) -> str:
+        """All that it says, to be read."""
+        return "\n".join(part for part in (self.content, self.more) if part)
 
 
 Prompt = tuple[Message, ...]
 PromptLike = str | Sequence[Message | Mapping[str, str]]  # a question, or a conversation: messages, or dictionaries
+
+
+def as_chat(prompt: Prompt) -> tuple[list[dict[str, Any]], list[Any] | None]:
+    """The turns as dictionaries, and the tools."""
+    tools = json.loads(prompt[0].content) if prompt and prompt[0].role == TOOLS else None
+    return [message.to_dict() for message in (prompt if tools is None else prompt[1:])], tools
 
 
 def as_prompt(asked: PromptLike) -> Prompt:
@@ -30,15 +49,10 @@ def as_prompt(asked: PromptLike) -> Prompt:
 def prompt_hash(messages: Sequence[Message | Mapping[str, str]]) -> str:
     """SHA-256 of the conversation's JSON (paper, "Prompt identity and fold assignment").
 
-    Sorted keys, unescaped Unicode, default separators; contents are hashed as they are, and only `role` and `content`
-    count.
+    Sorted keys, unescaped Unicode, default separators; contents are hashed as they are, and only `role`, `content` and
+    what else a `Message` says count.
     """
-    turns = [
-        {"role": m.role, "content": m.content}
-        if isinstance(m, Message)
-        else {"role": m["role"], "content": m["content"]}
-        for m in messages
-    ]
+    turns = [m.to_dict() if isinstance(m, Message) else {"role": m["role"], "content": m["content"]} for m in messages]
     return hashlib.sha256(_ENCODER.encode(turns).encode("utf-8")).hexdigest()
 
 

@@ -15,15 +15,16 @@ from typing import Any
 
 from unmdpo.core.errors import DataError, did_you_mean
 from unmdpo.data.comparison import Origin
-from unmdpo.data.identity import Message, Prompt
+from unmdpo.data.identity import TOOLS, Message, Prompt
 
-ROLES = ("system", "user", "assistant")
+ROLES = ("system", "user", "assistant", "tool")
 OTHER_ROLES = {  # as ShareGPT, OpenAssistant, Gemini and others call them
     "human": "user", "prompter": "user", "gpt": "assistant", "bot": "assistant", "chatbot": "assistant",
-    "model": "assistant", "developer": "system",
+    "model": "assistant", "developer": "system", "ipython": "tool", "observation": "tool",
 }  # fmt: skip
 LARGEST_COUNT = 10**12
 KEYS = (("role", "content"), ("from", "value"))
+SAYS_MORE = {"assistant": ("tool_calls", "reasoning_content", "thinking"), "tool": ("tool_call_id", "name")}
 PACKED = re.compile(r"""\s*\[\s*\{\s*["'](role|content|from|value)["']\s*:""")
 
 
@@ -160,6 +161,8 @@ class Row:
         if not isinstance(item, Mapping):
             raise self.error(f"'{where}' should be a message with role and content, not {kind(item)}")
         keys = next((keys for keys in KEYS if all(key in item for key in keys)), None)
+        if keys is None and "role" in item and item.get("tool_calls"):
+            keys, item = KEYS[0], {**item, "content": ""}
         if keys is None:
             absent = "role" if "role" not in item else "content"
             raise self.error(f"'{where}' has no '{absent}'; {did_you_mean(absent, item)}")
@@ -168,7 +171,53 @@ class Row:
         if role not in ROLES:
             hint = did_you_mean(role, ROLES) if isinstance(role, str) else f"known: {ROLES}"
             raise self.error(f"'{where}' has an unknown role, {repr(role)[:40]}; {hint}")
-        return Message(role, self.encodable(f"{where}.content", self._content(where, content)))
+        if item.get("function_call"):
+            raise self.error(f"'{where}.function_call' is an old form; write it as a list in 'tool_calls'")
+        more = {name: item[name] for name in SAYS_MORE.get(role, ()) if item.get(name)}
+        if "tool_calls" in more:
+            more["tool_calls"] = self._calls(f"{where}.tool_calls", more["tool_calls"])
+            content = "" if content is None else content
+        text = self.encodable(f"{where}.content", self._content(where, content))
+        return Message(role, text, self.as_json(where, more) if more else "")
+
+    def _calls(self, where: str, value: object) -> list[dict[str, Any]]:
+        """Calls of functions with their arguments by name, as chat templates take them."""
+        found = self.parsed(where, value)
+        if not isinstance(found, list) or not all(isinstance(call, Mapping) for call in found):
+            raise self.error(f"'{where}' should be a list of calls, not {kind(found)}")
+        calls = []
+        for call in found:
+            function = call.get("function", call)
+            if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+                raise self.error(f"'{where}' has a call without the function's name")
+            arguments = self.parsed(f"{where}.arguments", function.get("arguments") or {})
+            if not isinstance(arguments, Mapping):
+                raise self.error(f"'{where}' should have arguments by name, not {kind(arguments)}")
+            named = {"name": function["name"], "arguments": arguments}
+            calls.append({"type": "function", "function": named} | ({"id": call["id"]} if call.get("id") else {}))
+        return calls
+
+    def tools(self) -> Prompt:
+        """What functions the assistant may call, as the first message of the prompt; nothing without any."""
+        listed = self.parsed("tools", self.values["tools"]) if self.values.get("tools") else []
+        if not isinstance(listed, list):
+            raise self.error(f"'tools' should be a list of functions, not {kind(listed)}")
+        return (Message(TOOLS, self.as_json("tools", listed)),) if listed else ()
+
+    def parsed(self, where: str, value: object) -> Any:
+        """A value that may be written as JSON, as tables must."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise self.error(f"'{where}' is text that is not JSON") from error
+
+    def as_json(self, where: str, value: object) -> str:
+        try:
+            return self.encodable(where, json.dumps(value, ensure_ascii=False))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise self.error(f"'{where}' cannot be written as JSON: {error}") from error
 
     def _content(self, where: str, content: object) -> str:
         """Text, or a list of parts that are all text."""
@@ -188,7 +237,7 @@ class Row:
         """A prompt is what a model answers, so it must end in a nonempty user turn."""
         if not prompt:
             raise self.error(f"'{column}' is empty: a prompt needs at least one user turn")
-        if prompt[-1].role != "user":
+        if prompt[-1].role not in ("user", "tool"):
             raise self.error(f"'{column}' ends with a turn by '{prompt[-1].role}'; the last turn must be the user's")
         if not prompt[-1].content.strip():
             raise self.error(f"'{column}' is empty: its last user turn has no text")

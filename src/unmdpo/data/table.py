@@ -37,19 +37,19 @@ COLUMNS = pa.schema(
         ("row", pa.int64()),
     ]
 )
-LATER = ("tie", "part")  # written only where some row has them
+LATER = ("tie", "part", "chosen_turns", "rejected_turns")  # written only where some row has them
 MARGIN = pa.field("margin", pa.float64())
 SPOOLED = pa.schema([*COLUMNS, *(pa.field(name, pa.string()) for name in LATER), MARGIN])
 
 
 def prompt_text(prompt: Prompt) -> str:
-    return json.dumps([[message.role, message.content] for message in prompt], ensure_ascii=False)
+    return json.dumps([message if message.more else message[:2] for message in prompt], ensure_ascii=False)
 
 
 @lru_cache(maxsize=4_096)
 def prompt_of(text: str) -> Prompt:
     """Rows of one prompt share one copy of it, as long as they are near each other."""
-    return tuple(Message(role, content) for role, content in json.loads(text))
+    return tuple(Message(*turn) for turn in json.loads(text))
 
 
 def _comparison(values: dict[str, Any]) -> Comparison:
@@ -64,6 +64,8 @@ def _comparison(values: dict[str, Any]) -> Comparison:
         votes=tuple(values["votes"]),
         tie=values.get("tie", ""),
         part=values.get("part", ""),
+        chosen_turns=prompt_of(values.get("chosen_turns") or "[]"),
+        rejected_turns=prompt_of(values.get("rejected_turns") or "[]"),
     )
 
 
@@ -93,6 +95,8 @@ class Spool:
                 "row": row.source.row,
                 "tie": row.tie,
                 "part": row.part,
+                "chosen_turns": prompt_text(row.chosen_turns) if row.chosen_turns else "",
+                "rejected_turns": prompt_text(row.rejected_turns) if row.rejected_turns else "",
                 "margin": row.margin,
             }
         )

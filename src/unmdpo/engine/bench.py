@@ -30,7 +30,7 @@ from unmdpo.engine.settings import (
 )
 from unmdpo.engine.shapes import SHAPES, pair_lengths
 from unmdpo.engine.tally import Report
-from unmdpo.engine.text.encode import EncodedPair, EncodedPairs, Tokens
+from unmdpo.engine.text.encoded import EncodedPair, EncodedPairs, Tokens
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.trainer import Trainer
 

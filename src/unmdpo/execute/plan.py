@@ -18,7 +18,8 @@ from unmdpo.engine.pairs.proof import Proof, prove
 from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.engine.ranks import local_device
 from unmdpo.engine.shapes import pair_lengths
-from unmdpo.engine.text.encode import EncodedPair, EncodedPairs, Encoder
+from unmdpo.engine.text.encode import Encoder
+from unmdpo.engine.text.encoded import EncodedPair, EncodedPairs
 from unmdpo.stages.data import COMPARISONS_STAGE, ENCODED_STAGE
 from unmdpo.stages.passes import PASS_STAGE
 from unmdpo.stages.pilots import PILOT_STAGE

@@ -190,4 +190,4 @@ def as_text(prompt: Prompt) -> str:
     """A single message as it is; a longer conversation with its roles."""
     if len(prompt) == 1:
         return prompt[0].content
-    return "\n\n".join(f"{message.role}: {message.content}" for message in prompt)
+    return "\n\n".join(f"{message.role}: {message.text}" for message in prompt)

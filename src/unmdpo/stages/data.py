@@ -14,7 +14,8 @@ from unmdpo.data.table import ComparisonTable, concatenate
 from unmdpo.engine.models import context_length
 from unmdpo.engine.settings import ModelSource
 from unmdpo.engine.tally import Tally
-from unmdpo.engine.text.encode import EncodedPairs, Encoder
+from unmdpo.engine.text.encode import Encoder
+from unmdpo.engine.text.encoded import EncodedPairs
 from unmdpo.recipe.settings import MixedRows, ValidationRecipe
 from unmdpo.stages.convert import converted_model
 from unmdpo.stages.shared.base import Files, Graph, Job, Kind, Notes, PinnedModel, Stage

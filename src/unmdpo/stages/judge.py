@@ -28,7 +28,8 @@ from unmdpo.engine.models import context_length
 from unmdpo.engine.pairs.proof import Proof, prove
 from unmdpo.engine.settings import ComputeSettings, ModelSource
 from unmdpo.engine.tally import Report
-from unmdpo.engine.text.encode import EncodedPairs, Encoder
+from unmdpo.engine.text.encode import Encoder
+from unmdpo.engine.text.encoded import EncodedPairs
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.loop import LOGS, LoopSettings
 from unmdpo.engine.training.loop import train as train_to_the_end
@@ -208,10 +209,10 @@ def _encoded(
 ) -> tuple[TrainingData, list[int]]:
     """The pairs that are short enough, and which they are."""
     chosen, rejected = (
-        encoder.tokenize([encoder.answered_text(row.prompt, getattr(row, side)) for row in rows])
-        for side in ("chosen", "rejected")
+        encoder.tokenize([encoder.answered_text(row.prompt, row.responses[side]) for row in rows]) for side in (0, 1)
     )
-    short = [i for i in range(len(rows)) if max(len(chosen[i]), len(rejected[i])) <= max_length]
+    fit = (max(len(one), len(other)) <= max_length for one, other in zip(chosen, rejected, strict=True))
+    short = [i for i, fits in enumerate(fit) if fits and encoder.can_write(rows[i])]
     pad = padding_token(encoder.tokenizer, source)
     pairs = EncodedPairs.of(reward_pair(chosen[i], rejected[i], pad) for i in short)
     wanted = torch.tensor([margins.get(rows[i].strength, 0.0) for i in short])

@@ -15,7 +15,7 @@ from unmdpo.core.settings import Strict
 from unmdpo.engine.pairs.score import score
 from unmdpo.engine.ranks import Ranks
 from unmdpo.engine.settings import ObjectiveChoice, TrainingSettings
-from unmdpo.engine.text.encode import EncodedPairs
+from unmdpo.engine.text.encoded import EncodedPairs
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.schedule import epoch_order
 from unmdpo.recipe.seeds import with_seed

@@ -15,7 +15,7 @@ from unmdpo.core.settings import Strict
 from unmdpo.engine.pairs.score import score
 from unmdpo.engine.ranks import Ranks
 from unmdpo.engine.settings import ObjectiveChoice, TrainingSettings
-from unmdpo.engine.text.encode import EncodedPairs
+from unmdpo.engine.text.encoded import EncodedPairs
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.objectives import PairLogps, beta_ln_from_lengths
 from unmdpo.recipe.seeds import with_seed
@@ -129,7 +129,7 @@ def gather_evidence(job: Job[OofSettings]) -> Notes:
     """Collects one score per comparison: sequence-level and length-normalized gaps, with masked rows kept and flagged
     ("OOF scoring mask")."""
     pairs, known, beta = job.load(PAIRS, "encoded"), job.load(REFERENCE, "reference"), job.settings.beta
-    valid, tokens = torch.from_numpy(pairs.valid), torch.from_numpy(pairs.lengths[:, 1:]).long()
+    valid, tokens = torch.from_numpy(pairs.valid), torch.from_numpy(pairs.scored).long()
     beta_ln = beta_ln_from_lengths(tokens[valid, 0], tokens[valid, 1], beta)
 
     def gaps(logps: Tensor) -> tuple[Tensor, Tensor]:

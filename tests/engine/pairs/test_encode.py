@@ -7,7 +7,8 @@ from transformers import PreTrainedTokenizerFast
 
 from unmdpo.core.errors import UserError
 from unmdpo.data import Comparison, Message, Origin
-from unmdpo.engine.text.encode import EncodedPairs, Encoder
+from unmdpo.engine.text.encode import Encoder
+from unmdpo.engine.text.encoded import EncodedPairs
 
 WORDS = ["<pad>", "<bos>", "<end>", "user:", "assistant:", "today:", "May", "June", "<nl>"]
 WORDS += [f"w{i}" for i in range(20)]

@@ -11,7 +11,7 @@ from tests.worlds.models import one_by_one, pair
 from unmdpo.core.errors import UserError
 from unmdpo.engine.pairs.proof import prove
 from unmdpo.engine.pairs.scorer import PairScorer
-from unmdpo.engine.text.encode import EncodedPair, EncodedPairs
+from unmdpo.engine.text.encoded import EncodedPair, EncodedPairs
 
 PAIRS = [pair(5, 7, 4, 1), pair(1, 1, 9, 2), pair(12, 3, 20, 3), pair(3, 8, 8, 4), pair(14, 30, 20, 5)]
 ENCODED = EncodedPairs.of(PAIRS)

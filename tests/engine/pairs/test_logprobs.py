@@ -19,7 +19,7 @@ from unmdpo.engine.pairs.masks import CannotPack, block_mask, window_of
 from unmdpo.engine.pairs.packing import PackedBatch, balanced, first_fit, padded_length
 from unmdpo.engine.pairs.padding import PaddedBatch, SingleBatch
 from unmdpo.engine.pairs.scorer import PairScorer
-from unmdpo.engine.text.encode import EncodedPair
+from unmdpo.engine.text.encoded import EncodedPair
 
 SOFT_CAPPED = "gemma2, soft-capped, sliding"  # Transformers supports it only with eager or flex attention
 

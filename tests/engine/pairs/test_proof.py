@@ -11,7 +11,7 @@ from unmdpo.core.errors import UserError
 from unmdpo.engine.pairs.proof import FLOORS, prove
 from unmdpo.engine.pairs.sample import Sample
 from unmdpo.engine.pairs.scorer import PairScorer
-from unmdpo.engine.text.encode import EncodedPairs
+from unmdpo.engine.text.encoded import EncodedPairs
 
 PAIRS = EncodedPairs.of([pair(5 + n % 9, 7 + n % 20, 4 + n % 13, n) for n in range(24)])
 pytestmark = pytest.mark.filterwarnings("ignore::unmdpo.core.errors.UnmdpoWarning")

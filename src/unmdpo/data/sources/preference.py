@@ -1,25 +1,22 @@
 """Pairs that say which response is better: TRL's shapes, and those of others with the same columns by other names."""
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
-from itertools import chain, islice, takewhile
+from itertools import chain, islice
 
 from unmdpo.core.errors import UnmdpoWarning, UserError
 from unmdpo.data.bad import BadRows
 from unmdpo.data.comparison import Comparison
-from unmdpo.data.identity import Message, Prompt
+from unmdpo.data.identity import Prompt
 from unmdpo.data.rows import Row
 from unmdpo.data.sources.base import Reader, Source, shape
+from unmdpo.data.sources.pair_texts import ANSWERS, PROMPTS, Said, pair_texts, prompt_column, read_out
 from unmdpo.data.strength import StrengthRule, are_strengths, grade, grade_columns, graded_by
 
-ANSWERS = (("chosen", "rejected"), ("chosen_response", "rejected_response"), ("response_j", "response_k"))
-SYSTEMS = ("system", "system_prompt")
 BESIDE = ("documents", "passage")  # what may belong to a prompt, beside its other names
-ReadTexts = Callable[[Row], tuple[Prompt, str, str]]  # the prompt and both responses, the better one first
+ReadTexts = Callable[[Row], tuple[Prompt, Said, Said]]  # the prompt and both responses, the better one first
 HEAD, SHORT, NEARLY = 100, 12, 0.9  # rows looked at; a prompt that answers may begin with by chance; share of rows
-PROMPTS = ("prompt", "instruction", "question", "query", "input", "conversations", "trajectory", "messages", "context")
 
 
 def pairs(texts: ReadTexts, *, may_repeat: bool = False) -> Reader:
@@ -67,12 +64,14 @@ class PairReader:
 
     def _comparison(self, row: Row) -> Comparison:
         prompt, chosen, rejected = self.texts(row)
-        if self.repeats:
+        if self.repeats and isinstance(chosen, str) and isinstance(rejected, str):
             chosen, rejected = _without_prompt(row, chosen, rejected)
         return Comparison(
-            prompt=prompt,
-            chosen=chosen,
-            rejected=rejected,
+            prompt=(*row.tools(), *prompt),
+            chosen=read_out(chosen),
+            rejected=read_out(rejected),
+            chosen_turns=() if isinstance(chosen, str) else chosen,
+            rejected_turns=() if isinstance(rejected, str) else rejected,
             strength=0,
             source=row.origin,
             domain=row.optional_text("domain"),
@@ -144,7 +143,7 @@ def unused_columns(head: Sequence[Row]) -> tuple[str, ...]:
 
 
 def _unused_in(row: Row) -> Iterator[str]:
-    used = _prompt_column(row)
+    used = prompt_column(row)
     known = ["", *(row.values.get(name) for name in ("prompt", used or ""))]
     for name in (*PROMPTS[1:], *BESIDE):
         joined = name == "input" and used == "instruction"
@@ -164,116 +163,9 @@ def _votes(row: Row, levels: int) -> tuple[int, ...]:
     return tuple(row.as_integer(f"votes[{i}]", vote, -levels, levels) for i, vote in enumerate(votes))
 
 
-def _texts(row: Row) -> tuple[Prompt, str, str]:
-    """The prompt and both responses. Whole conversations hold the prompt themselves; single answers are next to it;
-    plain texts without a prompt begin with it."""
-    names = next((names for names in ANSWERS if row.values.keys() >= set(names)), ANSWERS[0])
-    row = row.unpacked((*PROMPTS, *names))
-    if any(isinstance(row.value(name), list) and len(row.value(name)) > 1 for name in names):
-        prompt, chosen, rejected = _whole(row, names)
-        _check_repeated(row, prompt)
-        return _with_system(row, prompt), chosen, rejected
-    column = _prompt_column(row)
-    if column is None:
-        return _whole(row, names)
-    return _asked(row, column), _answer(row, names[0]), _answer(row, names[1])
-
-
-def _prompt_column(row: Row) -> str | None:
-    return next((name for name in PROMPTS if name in row.values), None)
-
-
-def _asked(row: Row, column: str) -> Prompt:
-    """The prompt in its own column, perhaps with Alpaca's `input` and `history`, or a `system` message beside it."""
-    prompt = row.conversation(column)
-    if column == "instruction" and isinstance(row.value(column), str) and row.optional_text("input"):
-        prompt = (Message("user", f"{row.text(column)}\n{row.text('input')}"),)
-    if isinstance(row.values.get("history"), list):
-        prompt = (*_history(row), *prompt)
-    return row.check_prompt(column, _with_system(row, prompt))
-
-
-def _history(row: Row) -> Prompt:
-    """LLaMA-Factory's earlier turns: pairs of a question and its answer."""
-    turns: list[Message] = []
-    for i, pair in enumerate(row.items("history")):
-        if (
-            not isinstance(pair, list)
-            or len(pair) != len(ANSWERS[0])
-            or not all(isinstance(text, str) for text in pair)
-        ):
-            raise row.error(f"'history[{i}]' should be a question and its answer")
-        turns += [Message("user", pair[0]), Message("assistant", pair[1])]
-    return tuple(turns)
-
-
-def _with_system(row: Row, prompt: Prompt) -> Prompt:
-    system = next((row.optional_text(name) for name in SYSTEMS if row.optional_text(name).strip()), "")
-    if not system or not prompt or prompt[0].role == "system":
-        return prompt
-    return (Message("system", system), *prompt)
-
-
-def _answer(row: Row, column: str) -> str:
-    """A response next to its prompt: text, or a single assistant message."""
-    value = row.value(column)
-    if isinstance(value, str):
-        return row.text(column)
-    messages = (row.message(column, value),) if isinstance(value, Mapping) else row.conversation(column)
-    if len(messages) != 1 or messages[0].role != "assistant":
-        raise row.error(f"'{column}' should be a single assistant message when there is a 'prompt'")
-    return messages[0].content
-
-
-def _whole(row: Row, names: tuple[str, str]) -> tuple[Prompt, str, str]:
-    """The prompt is what both columns begin with; each ends in its own response."""
-    first, second = names
-    texts = [isinstance(row.value(column), str) for column in names]
-    if all(texts):
-        return _whole_text(row, names)
-    if any(texts):
-        raise row.error(f"'{first}' and '{second}' should both be text or both be conversations")
-    chosen, rejected = row.conversation(first), row.conversation(second)
-    for column, messages in ((first, chosen), (second, rejected)):
-        if not messages or messages[-1].role != "assistant":
-            raise row.error(f"'{column}' should end with an assistant turn")
-    if chosen[:-1] != rejected[:-1]:
-        raise row.error(f"'{first}' and '{second}' should be the same up to the last turn")
-    prompt = row.check_prompt(first, chosen[:-1])
-    return prompt, chosen[-1].content, rejected[-1].content
-
-
-def _check_repeated(row: Row, prompt: Prompt) -> None:
-    """A `prompt` beside whole conversations says the same: all of it, its last turn, or as text one of its turns."""
-    if "prompt" not in row:
-        return
-    beside = row.prompt("prompt")
-    if isinstance(row.value("prompt"), str):
-        said = beside[0].content.strip()
-        same = any(turn.content.strip() == said for turn in prompt)
-        same = same or all(turn.content.strip() in said for turn in prompt)
-    else:
-        same = beside in (prompt, prompt[-1:])
-    if not same:
-        raise row.error("'chosen' and 'rejected' begin with turns that differ from 'prompt'")
-
-
-def _whole_text(row: Row, names: tuple[str, str]) -> tuple[Prompt, str, str]:
-    likely = get_close_matches("prompt", row.values, n=1, cutoff=0.7)
-    if likely:
-        raise row.error(f"there is no column 'prompt', but there is '{likely[0]}'; rename it if it holds the prompt")
-    chosen, rejected = (row.text(column) for column in names)
-    same = takewhile(lambda pair: pair[0] == pair[1], zip(chosen, rejected, strict=False))
-    common = "".join(character for character, _ in same)
-    prompt = common[: max(common.rfind(" "), common.rfind("\n")) + 1].rstrip()  # whole words only
-    if not prompt:
-        raise row.error(f"'{names[0]}' and '{names[1]}' share no prefix, and there is no column 'prompt'")
-    return (Message("user", prompt),), chosen[len(prompt) :], rejected[len(prompt) :]
-
-
 PREFERENCE = Source(
     tuple(shape(*answers) for answers in ANSWERS),
-    pairs(_texts, may_repeat=True),
+    pairs(pair_texts, may_repeat=True),
     "a `strength` column, a `margin`, or the difference of two scores; else 1",
     uses=frozenset({"strength"}),
     labels="fixed pairs",

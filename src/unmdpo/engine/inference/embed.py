@@ -17,7 +17,8 @@ from unmdpo.engine.inference.padding import padding_is_harmless, shortest_and_lo
 from unmdpo.engine.models import body
 from unmdpo.engine.pairs.padding import alike, padded
 from unmdpo.engine.ranks import Ranks
-from unmdpo.engine.text.encode import CHUNK, Encoder, Tokens
+from unmdpo.engine.text.encode import CHUNK, Encoder
+from unmdpo.engine.text.encoded import Tokens
 
 LONGEST = 2048  # tokens
 BUDGETS = (4096, 65_536)  # tokens in a batch, on a CPU and on a GPU

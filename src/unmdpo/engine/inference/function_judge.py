@@ -19,7 +19,7 @@ def open_function(settings: FunctionSettings) -> Judge:
     """A judge that calls `package.module:function`."""
 
     def judge(prompts: Sequence[Prompt], responses: Sequence[str]) -> list[float]:
-        turns = [[[message.role, message.content] for message in prompt] for prompt in prompts]
+        turns = [[list(message) for message in prompt] for prompt in prompts]
         scores: list[float] = isolated(f"{CHILD}:scores", settings.function, turns, [*responses], who="the judge")
         return scores
 

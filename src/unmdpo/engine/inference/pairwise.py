@@ -119,5 +119,5 @@ def candidate_is_first(prompt_hash: str, seed: int) -> bool:
 
 
 def question_text(prompt: Prompt, first: str, second: str) -> str:
-    conversation = "\n\n".join(f"[{message.role}]\n{message.content}" for message in prompt)
+    conversation = "\n\n".join(f"[{message.role}]\n{message.text}" for message in prompt)
     return QUESTION.format(conversation=conversation, first=first, second=second)

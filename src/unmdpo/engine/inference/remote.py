@@ -1,12 +1,13 @@
 """Answers from an OpenAI-compatible server: a policy that is served there, or someone else's model."""
 
+import json
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedTokenizerBase
 
 from unmdpo.core.errors import UserError
-from unmdpo.data.identity import Prompt
+from unmdpo.data.identity import Prompt, as_chat
 from unmdpo.engine.inference.endpoints import Endpoint, as_they_arrive, explain_errors, open_client, redacted
 from unmdpo.engine.inference.generate import Generation
 
@@ -33,16 +34,17 @@ class RemoteGenerator:
                 yield [generation]
 
     def _answer(self, client: "OpenAI", place: int, prompt: Prompt) -> Generation:
-        messages: Any = [{"role": message.role, "content": message.content} for message in prompt]
+        messages, tools = as_chat(prompt)
+        more: Any = {"messages": messages} | ({} if tools is None else {"tools": tools})
         advice = (
             f"prompt {place} as '{self.server.model}' (answers so far are kept; the same command asks for the rest)"
         )
         with explain_errors(self.server.endpoint, self.server.key, advice):
             completion = client.chat.completions.create(
-                model=self.server.model, messages=messages, max_tokens=self.max_new_tokens, temperature=0
+                model=self.server.model, max_tokens=self.max_new_tokens, temperature=0, **more
             )
             choices = getattr(completion, "choices", None)
-            text = choices[0].message.content if choices else None
+            text = _said(choices[0].message) if choices else None
             if choices is None or not isinstance(text, str):
                 sent = redacted(completion, self.server.key)
                 raise UserError(f"{self.server.endpoint} returned an unexpected response: {sent}")
@@ -59,3 +61,11 @@ class RemoteGenerator:
         if isinstance(counted, int) and counted >= 0:
             return counted
         return len(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def _said(message: Any) -> Any:
+    """A text, and the tools that it calls as JSON."""
+    calls = [call.model_dump(exclude_none=True) for call in getattr(message, "tool_calls", None) or ()]
+    if not calls:
+        return message.content
+    return "\n".join(part for part in (message.content, json.dumps(calls, ensure_ascii=False)) if part)

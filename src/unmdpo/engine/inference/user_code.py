@@ -16,7 +16,7 @@ def find(name: str) -> None:
 
 def scores(name: str, prompts: list[list[list[str]]], responses: list[str]) -> list[float]:
     """What the function returns for prompts, each a list of roles and contents, and responses to them."""
-    turns = [tuple(Message(role, content) for role, content in prompt) for prompt in prompts]
+    turns = [tuple(Message(*turn) for turn in prompt) for prompt in prompts]
     return [float(score) for score in _function(name)(turns, responses)]
 
 

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from unmdpo.engine.pairs.packing import BLOCK, PackedBatch, PairBatch, balanced, first_fit, padded_length, rounded_up
 from unmdpo.engine.pairs.padding import PaddedBatch, SingleBatch, alike
-from unmdpo.engine.text.encode import NO_LIMIT, EncodedPair, longest
+from unmdpo.engine.text.encode import NO_LIMIT
+from unmdpo.engine.text.encoded import EncodedPair, longest
 
 ROUND = 128  # tokens; matrix products are fast at multiples of it
 PADDED_TO = 64  # tokens; so are they in rows of such lengths

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmdpo.engine.pairs.sequences import Sequences
-from unmdpo.engine.text.encode import EncodedPair
+from unmdpo.engine.text.encoded import EncodedPair, unmarked
 
 PROMPT, CHOSEN, REJECTED = 0, 1, 2
 BLOCK = 128  # tokens per block of FlexAttention's mask
@@ -182,8 +182,8 @@ class PackedBatch(PairBatch):
         positions = at - bases[pair] - np.where(rejected, sizes[pair, 1], 0)
         predictor = np.where(rejected & (at == each(starts)), prompt_ends[pair], at) - 1
         ids = [ids for p in pairs for ids in (p.prompt, p.chosen, p.rejected)]
-        tokens = np.concatenate(ids) if ids else np.empty(0, dtype=np.int32)
-        scored = part != PROMPT
+        marked = np.concatenate(ids) if ids else np.empty(0, dtype=np.int32)
+        tokens, scored = unmarked(marked), (part != PROMPT) & (marked >= 0)
 
         def placed(values: NDArray[Any], elsewhere: NDArray[Any] | int) -> Tensor:
             row = np.full(length, elsewhere, dtype=np.int64)

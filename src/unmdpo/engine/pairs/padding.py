@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmdpo.engine.pairs.packing import PairBatch, rounded_up, same_responses
-from unmdpo.engine.text.encode import EncodedPair
+from unmdpo.engine.text.encoded import EncodedPair, unmarked
 
 
 def alike(lengths: Sequence[int], budget: int) -> list[list[int]]:
@@ -61,12 +61,13 @@ class PaddedBatch(PairBatch):
     def of(cls, pairs: Sequence[EncodedPair], *, multiple: int = 1, masked: bool = True) -> "PaddedBatch":
         """Rows have a multiple of so many tokens."""
         rows = _sequences(pairs)
-        tokens, mask = padded(rows, 0, "right", multiple)
+        tokens, mask = padded([unmarked(row) for row in rows], 0, "right", multiple)
         longest, predictors, responses = tokens.shape[1], [], []
         for number, row in enumerate(rows):
             prompt = len(pairs[number // 2].prompt)
-            predictors.append(number * longest + torch.arange(prompt - 1, len(row) - 1))
-            responses.append(torch.full((len(row) - prompt,), number))
+            scored = prompt + torch.from_numpy(np.flatnonzero(row[prompt:] >= 0))
+            predictors.append(number * longest + scored - 1)
+            responses.append(torch.full((len(scored),), number))
         predictor = torch.cat(predictors)
         return cls(
             tokens=tokens,
@@ -86,7 +87,6 @@ class SingleBatch(PairBatch):
     """Pairs whose sequences go through the model one at a time, as plainly as can be."""
 
     lengths: tuple[int, ...]  # of each row of `tokens`
-    prompts: tuple[int, ...]  # tokens of each row's prompt
 
     @classmethod
     def of(cls, pairs: Sequence[EncodedPair]) -> "SingleBatch":
@@ -100,10 +100,9 @@ class SingleBatch(PairBatch):
             last=batch.last,
             pairs=batch.pairs,
             lengths=tuple(map(len, rows)),
-            prompts=tuple(len(pair.prompt) for pair in pairs for _ in range(2)),
         )
 
 
 def _sequences(pairs: Sequence[EncodedPair]) -> list[NDArray[np.int32]]:
-    """Each prompt with its chosen response, then with its rejected one."""
+    """Each prompt with its chosen response, then with its rejected one; tokens that are not scored are marked."""
     return [np.concatenate([p.prompt, ids]) for p in pairs for ids in (p.chosen, p.rejected)]

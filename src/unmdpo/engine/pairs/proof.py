@@ -33,7 +33,7 @@ from unmdpo.engine.pairs.packing import PackedBatch
 from unmdpo.engine.pairs.sample import Sample
 from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.engine.ranks import Ranks
-from unmdpo.engine.text.encode import EncodedPair, EncodedPairs, longest
+from unmdpo.engine.text.encoded import EncodedPair, EncodedPairs, longest, unmarked
 
 SHARP = {torch.float32: 5e-3, torch.float64: 5e-4}  # of layouts in these; even then, some models sum in float32
 # Less never matters. In bfloat16, SmolLM2-135M packed on an H200 is off by up to 0.19.
@@ -227,7 +227,7 @@ def _tell(scorer: PairScorer, proof: Proof) -> None:
 def _check_sizes(model: PreTrainedModel, pairs: EncodedPairs) -> None:
     """Refuses what would read outside the model's tables, which ends a process on a GPU and is nonsense elsewhere."""
     embeddings = model.get_input_embeddings()
-    largest, known = int(pairs.tokens.max(initial=0)), getattr(embeddings, "num_embeddings", None)
+    largest, known = int(unmarked(pairs.tokens).max(initial=0)), getattr(embeddings, "num_embeddings", None)
     if known is not None and largest >= known:
         raise UserError(
             f"the tokenizer gives token {largest}, but the model knows only {known}: use the tokenizer that came with "

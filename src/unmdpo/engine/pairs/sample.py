@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from unmdpo.engine.pairs.scorer import PairScorer
-from unmdpo.engine.text.encode import EncodedPair, EncodedPairs, longest
+from unmdpo.engine.text.encoded import EncodedPair, EncodedPairs, longest
 
 
 class Sample:

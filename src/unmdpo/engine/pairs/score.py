@@ -8,7 +8,7 @@ from unmdpo.engine.pairs.proof import prove_once
 from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.engine.ranks import Ranks
 from unmdpo.engine.tally import Report, Tally
-from unmdpo.engine.text.encode import EncodedPairs
+from unmdpo.engine.text.encoded import EncodedPairs
 
 
 @torch.no_grad()

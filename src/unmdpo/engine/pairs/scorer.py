@@ -19,7 +19,7 @@ from unmdpo.engine.pairs.padding import PaddedBatch, SingleBatch
 from unmdpo.engine.pairs.rope import forget_length, rope_limit
 from unmdpo.engine.pairs.router import Router
 from unmdpo.engine.pairs.sequences import ATTENTION
-from unmdpo.engine.text.encode import EncodedPair
+from unmdpo.engine.text.encoded import EncodedPair
 
 # Block sizes of FlexAttention's kernels, measured on one H200 with heads of 64 (benchmarks/engine.py).
 HOPPER_BLOCKS: dict[str, int] = {
@@ -151,13 +151,13 @@ def _own_log_probs(model: PreTrainedModel, batch: PairBatch) -> Tensor:
         raise CannotPack("its logits are not a plain function of its last hidden states")
     logs = []
     eager = torch.compiler.set_stance("force_eager")  # each length would be compiled anew
-    for row, length, prompt in zip(batch.tokens, batch.lengths, batch.prompts, strict=True):
+    for number, (row, length) in enumerate(zip(batch.tokens, batch.lengths, strict=True)):
         forget_length(model)
+        predictors = batch.predictor[batch.response == number] - number * batch.tokens.shape[1]
         with eager:
-            logits = model(input_ids=row[None, :length], use_cache=False).logits[0, prompt - 1 : length - 1]
-        for start in range(prompt, length, EXACT):
-            part = logits[start - prompt : start - prompt + EXACT].double()
-            found = -cross_entropy(part, row[start : start + len(part)], reduction="none")
+            logits = model(input_ids=row[None, :length], use_cache=False).logits[0]
+        for some in torch.split(predictors, EXACT):
+            found = -cross_entropy(logits[some].double(), row[some + 1], reduction="none")
             logs.append(found if logits.dtype == torch.float64 else found.float())
     forget_length(model)
     return torch.cat(logs)

@@ -1,9 +1,13 @@
 """Where a prompt and a response meet, as text."""
 
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
+from unmdpo.data.identity import Prompt
 from unmdpo.engine.text.template import Frame
+
+Render = Callable[[Prompt, bool], str]  # more turns of the conversation, and whether the next one is begun
 
 OPENED_TAG = re.compile(r"(<[^<>\s/|]+>)\s*\Z")
 
@@ -12,6 +16,7 @@ class Joint(NamedTuple):
     prompt: str  # with the generation prefix
     whole: str  # with the response
     rebuilt: bool  # not as the template writes it
+    spans: tuple[tuple[int, int], ...] = ()  # of the whole, that are scored; none: all that follows the prompt
 
     @classmethod
     def of(cls, prompt: str, answered: str, response: str, frame: Frame) -> "Joint":
@@ -20,6 +25,21 @@ class Joint(NamedTuple):
             answered if _is_kept(prompt, answered, response) else prompt + frame.around(_unopened(prompt, response))
         )
         return cls(prompt, whole, whole != answered)
+
+    @classmethod
+    def of_turns(cls, prompt: str, turns: Prompt, shared: int, render: Render) -> "Joint | None":
+        """With a response of several turns, of which only the assistant's are scored, and those only after as many as
+        both responses share. None if the template writes a turn otherwise once others follow."""
+        whole, spans = render(turns, False), []
+        for place, turn in enumerate(turns):
+            if turn.role != "assistant" or place < shared:
+                continue
+            start, end = render(turns[:place], True), render(turns[: place + 1], False).rstrip()
+            if not whole.startswith(end) or not end.startswith(start) or not start.startswith(prompt):
+                return None
+            last = place + 1 == len(turns)
+            spans.append((len(start), len(whole) if last else len(end)))
+        return cls(prompt, whole, False, tuple(spans))
 
     @property
     def tail(self) -> str:

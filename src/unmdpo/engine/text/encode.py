@@ -5,35 +5,34 @@ prefix, and only the response with its end-of-turn token is scored. The prompt's
 answers: a response that would merge with them is tokenized by itself.
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
-from pathlib import Path
+from itertools import chain, islice, takewhile
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from safetensors.numpy import load_file, save_file
 from transformers import PreTrainedTokenizerBase
 
 from unmdpo.core.errors import DataError, UserError
 from unmdpo.data.comparison import Comparison
-from unmdpo.data.identity import Prompt
+from unmdpo.data.identity import Message, Prompt
 from unmdpo.engine.models import load_tokenizer
 from unmdpo.engine.settings import MAX_LENGTH, ModelSource
 from unmdpo.engine.text.boundary import Joint
-from unmdpo.engine.text.template import ADAPTED, TODAY, ChatTemplate
+from unmdpo.engine.text.encoded import EncodedPair, Tokens
+from unmdpo.engine.text.template import ADAPTED, TODAY, ChatTemplate, Turn, needs_more
 from unmdpo.engine.text.tokenize import Tokenize, batch_tokenizer
 
-Tokens = NDArray[np.int32]
 CHUNK = 512  # comparisons rendered and tokenized at a time
 NO_LIMIT = 2**31
-APART, REBUILT = "apart", "rebuilt"
+APART, REBUILT, UNWRITTEN = "apart", "rebuilt", "unwritten"
+NOTHING = Joint("", "", False)  # a response that is not trained on
 REMARKS = {
+    UNWRITTEN: "comparisons are not trained on: the chat template does not write their tool calls, or changes earlier "
+    "turns when others follow; set another one with model.template",
     APART: "responses begin inside a token: tokenized apart",
     REBUILT: "responses follow their prompts unchanged: the chat template would drop or move a part of the text",
     **ADAPTED,
@@ -41,26 +40,12 @@ REMARKS = {
 
 
 @dataclass(frozen=True)
-class EncodedPair:
-    """Token ids of one comparison. An invalid pair is never trained on, but keeps its loader slot."""
-
-    prompt: Tokens
-    chosen: Tokens
-    rejected: Tokens
-    valid: bool
-
-    @property
-    def tokens(self) -> int:
-        """Length of the shared layout: prompt, chosen, rejected."""
-        return len(self.prompt) + len(self.chosen) + len(self.rejected)
-
-
-@dataclass(frozen=True)
 class Encoder:
     """Renders with a tokenizer's chat template and joins prompts and responses, counting what was out of the ordinary.
 
-    `counts` holds the responses tokenized apart from their prompt (`apart`), those that the template itself would have
-    altered or put elsewhere (`rebuilt`), and the prompts that were adapted to it.
+    `counts` holds the comparisons that the template cannot write (`unwritten`), the responses tokenized apart from
+    their prompt (`apart`), those that the template itself would have altered or put elsewhere (`rebuilt`), and the
+    prompts that were adapted to it.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -84,10 +69,16 @@ class Encoder:
         """What the model sees before it answers."""
         return self.template.render(self.template.messages(prompt), prefix=True)
 
-    def answered_text(self, prompt: Prompt, response: str) -> str:
+    def answered_text(self, prompt: Prompt, response: str | Prompt) -> str:
         """The whole conversation, as the template writes it."""
-        turns = [*self.template.messages(prompt), {"role": "assistant", "content": response}]
-        return self.template.render(turns, prefix=False)
+        turns = (Message("assistant", response),) if isinstance(response, str) else response
+        messages = [*self.template.messages(prompt), *(turn.to_dict() for turn in turns)]
+        return self.template.render(messages, prefix=False)
+
+    def can_write(self, comparison: Comparison) -> bool:
+        """Whether the template has words for all that is said, such as calls of tools."""
+        turns = [*comparison.prompt, *chain(*comparison.responses)]
+        return self.template.writes_calls or not needs_more(tuple(turns))
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of rendered texts. The template writes the BOS token, so none is added here."""
@@ -107,6 +98,7 @@ class Encoder:
             while chunk := list(islice(rows, CHUNK)):
                 pairs = [self._joints(comparison) for comparison in chunk]
                 texts = [text for one, other in pairs for text in (one.prompt, one.whole, other.whole)]
+                texts += [joint.whole[:cut] for joint in chain(*pairs) for cut in chain(*joint.spans)]
                 after = (pairs, tokenizing.submit(self.tokenize, texts))
                 if before is not None:
                     yield from self._finished(before[0], before[1].result())
@@ -116,22 +108,31 @@ class Encoder:
 
     def _finished(self, pairs: Sequence[tuple[Joint, Joint]], tokens: list[list[int]]) -> Iterator[EncodedPair]:
         """From the tokens of each pair's prompt, and of the prompt with either response."""
-        joints = [joint for pair in pairs for joint in pair]
+        joints, beginnings = [joint for pair in pairs for joint in pair], iter(tokens[3 * len(pairs) :])
+        tokens = tokens[: 3 * len(pairs)]
         prompts = [prompt for prompt in tokens[0::3] for _ in range(2)]
         wholes = [whole for both in zip(tokens[1::3], tokens[2::3], strict=True) for whole in both]
-        responses = [self._scored(response) for response in self._responses(joints, prompts, wholes)]
+        found = [self._scored(response) for response in self._responses(joints, prompts, wholes)]
+        responses = [
+            np.array(ids, dtype=np.int32)
+            if not joint.spans
+            else _marked(ids, self._cuts(joint, ids, prompt, whole, [next(beginnings) for _ in chain(*joint.spans)]))
+            for joint, ids, prompt, whole in zip(joints, found, prompts, wholes, strict=True)
+        ]
         for prompt, chosen, rejected in zip(tokens[0::3], responses[0::2], responses[1::2], strict=True):
-            yield EncodedPair(
-                prompt=np.array(prompt, dtype=np.int32),
-                chosen=np.array(chosen, dtype=np.int32),
-                rejected=np.array(rejected, dtype=np.int32),
-                valid=len(prompt) + max(len(chosen), len(rejected)) <= self.max_length and bool(chosen and rejected),
-            )
+            fits = len(prompt) + max(len(chosen), len(rejected)) <= self.max_length
+            scored = bool((chosen >= 0).any() and (rejected >= 0).any())
+            self.counts[UNWRITTEN] += not scored and len(chosen) > 0 < len(rejected)
+            yield EncodedPair(np.array(prompt, dtype=np.int32), chosen, rejected, valid=fits and scored)
 
     def _joints(self, comparison: Comparison) -> tuple[Joint, Joint]:
         """The prompt with either response."""
         template, messages = self.template, self.template.messages(comparison.prompt)
         self.counts.update(template.way(comparison.prompt))
+        if comparison.has_turns or needs_more(comparison.prompt):
+            made = self._joints_of_turns(comparison, messages)
+            self.counts[UNWRITTEN] += made is None
+            return (NOTHING, NOTHING) if made is None else made
         try:
             prompt = template.render(messages, prefix=True)
             chosen, rejected = (
@@ -144,6 +145,25 @@ class Encoder:
             Joint.of(prompt, chosen, comparison.chosen, template.frame),
             Joint.of(prompt, rejected, comparison.rejected, template.frame),
         )
+
+    def _joints_of_turns(self, comparison: Comparison, messages: list[Turn]) -> tuple[Joint, Joint] | None:
+        """None if the template cannot write them."""
+        chosen, rejected = comparison.responses
+        if not self.can_write(comparison):
+            return None
+        shared = sum(1 for _ in takewhile(lambda both: both[0] == both[1], zip(chosen, rejected, strict=False)))
+        if shared == len(chosen) or shared == len(rejected):  # one goes on where the other ends, or both are the same
+            shared = 0
+
+        def render(turns: Prompt, prefix: bool) -> str:
+            return self.template.render([*messages, *(turn.to_dict() for turn in turns)], prefix=prefix)
+
+        try:
+            prompt = render((), True)
+            one, other = (Joint.of_turns(prompt, turns, shared, render) for turns in (chosen, rejected))
+        except UserError:  # a template that refuses such turns
+            return None
+        return None if one is None or other is None else (one, other)
 
     def _responses(
         self, joints: Sequence[Joint], prompts: list[list[int]], wholes: list[list[int]]
@@ -160,6 +180,15 @@ class Encoder:
             wanted=[self._decoded(wholes[place]) for place in apart],
         )
         return [next(alone) if rest is None else rest for rest in found]
+
+    def _cuts(
+        self, joint: Joint, response: list[int], prompt: list[int], whole: list[int], beginnings: list[list[int]]
+    ) -> list[int]:
+        """Where the spans of a response start and end, in its tokens."""
+        if whole[: len(prompt)] == prompt:
+            return [max(0, _common(whole, start) - len(prompt)) for start in beginnings]
+        tails = [joint.whole[len(joint.prompt) : cut] for cut in chain(*joint.spans)]
+        return [_common(response, start) for start in self.tokenize(tails)]
 
     def _alone(self, prompts: list[list[int]], tails: list[str], wanted: list[str]) -> Iterator[list[int]]:
         """Texts tokenized by themselves, such that they read on from their prompts without another space: tokenizers
@@ -218,82 +247,15 @@ def _after(start: list[int], tokens: list[int]) -> list[int] | None:
     return tokens[len(start) :] if tokens[: len(start)] == start else None
 
 
-def longest(lengths: NDArray[np.int32]) -> NDArray[np.int32]:
-    """(n,) tokens of each pair's longer sequence, from (n, 3)."""
-    tokens: NDArray[np.int32] = lengths[:, 0] + lengths[:, 1:].max(axis=1, initial=0)
-    return tokens
+def _common(tokens: list[int], start: list[int]) -> int:
+    """How many tokens both begin with."""
+    return sum(1 for _ in takewhile(lambda both: both[0] == both[1], zip(tokens, start, strict=False)))
 
 
-@dataclass(frozen=True)
-class EncodedPairs:
-    """All encoded pairs in flat arrays: small in memory, and saved without pickle."""
-
-    tokens: Tokens  # all token ids, pair after pair: prompt, chosen, rejected
-    lengths: NDArray[np.int32]  # (n, 3)
-    valid: NDArray[np.bool_]  # (n,)
-
-    @classmethod
-    def of(cls, pairs: Iterable[EncodedPair]) -> "EncodedPairs":
-        parts, lengths, valid = [], [], []
-        for pair in pairs:
-            parts += [pair.prompt, pair.chosen, pair.rejected]
-            lengths.append([len(pair.prompt), len(pair.chosen), len(pair.rejected)])
-            valid.append(pair.valid)
-        return cls(
-            np.concatenate(parts) if parts else np.empty(0, dtype=np.int32),
-            np.array(lengths, dtype=np.int32).reshape(-1, 3),
-            np.array(valid, dtype=np.bool_),
-        )
-
-    def __len__(self) -> int:
-        return len(self.valid)
-
-    def save(self, path: Path) -> None:
-        """Saves as safetensors; a dataset is tokenized once for all runs that share it."""
-        save_file({name: np.ascontiguousarray(array) for name, array in self._arrays().items()}, path)
-
-    @classmethod
-    def load(cls, path: Path) -> "EncodedPairs":
-        return cls(**load_file(path))
-
-    def _arrays(self) -> dict[str, NDArray[Any]]:
-        return {"tokens": self.tokens, "lengths": self.lengths, "valid": self.valid}
-
-    def within(self, most: int) -> int:
-        """How many pairs have sequences of at most this many tokens."""
-        return int((longest(self.lengths) <= most).sum())
-
-    @cached_property
-    def digest(self) -> str:
-        """Of all tokens, and where they belong."""
-        found = hashlib.sha256()
-        for array in self._arrays().values():
-            found.update(np.ascontiguousarray(array).data)
-        return found.hexdigest()
-
-    @property
-    def valid_lengths(self) -> NDArray[np.int32]:
-        """(m, 3) lengths of the valid pairs."""
-        lengths: NDArray[np.int32] = self.lengths[self.valid]
-        return lengths
-
-    @property
-    def valid_tokens(self) -> int:
-        """Total tokens of the valid pairs, each prompt counted once."""
-        return int(self.valid_lengths.sum())
-
-    @cached_property
-    def starts(self) -> NDArray[np.int64]:
-        """(n,) where each pair's tokens begin."""
-        totals = self.lengths.sum(axis=1, dtype=np.int64)
-        starts: NDArray[np.int64] = np.cumsum(totals) - totals
-        return starts
-
-    def pair(self, index: int) -> EncodedPair:
-        start = int(self.starts[index])
-        a, b, c = (int(length) for length in self.lengths[index])
-        tokens = self.tokens[start : start + a + b + c]
-        return EncodedPair(tokens[:a], tokens[a : a + b], tokens[a + b :], bool(self.valid[index]))
-
-    def select(self, indices: Iterable[int]) -> list[EncodedPair]:
-        return [self.pair(i) for i in indices]
+def _marked(response: list[int], cuts: list[int]) -> Tokens:
+    """The response's tokens: as they are from one cut to the next, and marked from there to the one after."""
+    tokens = np.array(response, dtype=np.int32)
+    scored = np.zeros(len(tokens), dtype=bool)
+    for start, end in zip(cuts[0::2], cuts[1::2], strict=True):
+        scored[start:end] = True
+    return np.where(scored, tokens, ~tokens)

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from unmdpo.core.errors import UserError
 from unmdpo.core.isolated import isolated
-from unmdpo.data.identity import Message, Prompt
+from unmdpo.data.identity import TOOLS, Message, Prompt
 
 TODAY = datetime(2024, 7, 26)  # for templates that write the date: the paper's `date_string`
 CLOCK = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
@@ -41,6 +41,27 @@ ADAPTED = {
 }
 
 
+Turn = dict[str, Any]  # a message as a dictionary
+_FUNCTION = {"name": f"{PROBE}_f", "description": "?", "parameters": {"type": "object", "properties": {}}}
+_CALL: dict[str, Any] = {"id": "unmdpo123", "type": "function"}  # Mistral's templates want nine characters
+_CALL |= {"function": {"name": f"{PROBE}_f", "arguments": {f"{PROBE}_key": f"{PROBE}_value"}}}
+CALLED = (
+    (
+        Message(TOOLS, json.dumps([{"type": "function", "function": _FUNCTION}])),
+        Message("user", "?"),
+        Message("assistant", "", json.dumps({"tool_calls": [_CALL]})),
+        Message("tool", f"{PROBE}_result", json.dumps({"tool_call_id": _CALL["id"], "name": f"{PROBE}_f"})),
+        Message("assistant", f"{PROBE}_end"),
+    ),
+    (f"{PROBE}_f", f"{PROBE}_key", f"{PROBE}_value", f"{PROBE}_result", f"{PROBE}_end"),
+)
+
+
+def needs_more(turns: Prompt) -> bool:
+    """Whether turns say more than their text, or are not spoken by people."""
+    return any(turn.more or turn.role in (TOOLS, "tool") for turn in turns)
+
+
 class Frame(NamedTuple):
     """What a template writes around a response after the generation prompt."""
 
@@ -56,9 +77,7 @@ class ChatTemplate:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, arguments: Mapping[str, Any] | None = None) -> None:
         self.name = tokenizer.name_or_path or "the tokenizer"
         if getattr(tokenizer, "chat_template", None) is None:
-            raise UserError(
-                f"{self.name} has no chat template; use an instruction-tuned model, or set tokenizer.chat_template"
-            )
+            raise UserError(f"{self.name} has no chat template; use an instruction-tuned model, or set model.template")
         self.tokenizer = tokenizer
         self.arguments = dict(arguments or {})
         try:
@@ -69,18 +88,30 @@ class ChatTemplate:
         self.writes_today = self.text != written and "date_string" not in self.arguments
         self._ways: dict[tuple[str, ...], tuple[str, ...]] = {}
 
-    def messages(self, prompt: Prompt) -> list[dict[str, str]]:
-        """The prompt's turns, as this template takes them."""
+    def messages(self, prompt: Prompt) -> list[Turn]:
+        """The prompt's turns, as this template takes them; one of the role `tools` may come first."""
         return _adapt(prompt, self.way(prompt))
 
+    @cached_property
+    def writes_calls(self) -> bool:
+        """Whether tools, calls of them and what they return are all in the text."""
+        turns, words = CALLED
+        try:
+            text = self._render([turn.to_dict() for turn in turns], prefix=False)
+        except FAILURES:
+            return False
+        return all(word in text for word in words)
+
     def way(self, prompt: Prompt) -> tuple[str, ...]:
-        """How such a prompt is adapted."""
+        """How such a prompt is adapted: one with tools is not."""
+        if needs_more(prompt):
+            return ()
         roles = tuple(message.role for message in prompt)
         if roles not in self._ways:
             self._ways[roles] = self._way(roles)
         return self._ways[roles]
 
-    def render(self, messages: Sequence[Mapping[str, str]], *, prefix: bool) -> str:
+    def render(self, messages: Sequence[Turn], *, prefix: bool) -> str:
         """The conversation as text; `prefix` adds the start of the assistant's turn."""
         try:
             return self._render(messages, prefix=prefix)
@@ -112,16 +143,18 @@ class ChatTemplate:
             return Frame("", "", trims=False)
         return Frame(head[len(start) :] if head.startswith(start) else "", after, trims=whole == spaced)
 
-    def _render(self, messages: Sequence[Mapping[str, str]], *, prefix: bool) -> str:
+    def _render(self, messages: Sequence[Turn], *, prefix: bool) -> str:
+        listed = messages[:1] if messages and messages[0]["role"] == TOOLS else []
         text = self.tokenizer.apply_chat_template(
-            [dict(message) for message in messages],
+            [dict(message) for message in messages[len(listed) :]],
+            tools=json.loads(listed[0]["content"]) if listed else None,
             chat_template=self.text,
             tokenize=False,
             add_generation_prompt=prefix,
             **self.arguments,
         )
         assert isinstance(text, str)
-        given = sum(len(message["content"]) for message in messages)
+        given = sum(len(str(part)) for message in messages for part in message.values())
         if len(text) > ALLOWANCE + PER_CHARACTER * given:
             raise ValueError(f"it writes {len(text):,} characters for a conversation of {given:,}")
         return text
@@ -142,8 +175,8 @@ class ChatTemplate:
         return (LOST,) if taken else ()
 
 
-def _adapt(prompt: Prompt, way: Sequence[str]) -> list[dict[str, str]]:
-    turns = [{"role": message.role, "content": message.content} for message in prompt]
+def _adapt(prompt: Prompt, way: Sequence[str]) -> list[Turn]:
+    turns = [message.to_dict() for message in prompt]
     if FOLDED in way:
         turns = _folded(turns)
     if MERGED in way:
@@ -155,7 +188,7 @@ def _adapt(prompt: Prompt, way: Sequence[str]) -> list[dict[str, str]]:
     return turns
 
 
-def _folded(turns: list[dict[str, str]]) -> list[dict[str, str]]:
+def _folded(turns: list[Turn]) -> list[Turn]:
     """System messages become the beginning of the next user turn."""
     waiting: list[str] = []
     folded = []
@@ -170,8 +203,8 @@ def _folded(turns: list[dict[str, str]]) -> list[dict[str, str]]:
     return folded
 
 
-def _merged(turns: list[dict[str, str]]) -> list[dict[str, str]]:
-    merged: list[dict[str, str]] = []
+def _merged(turns: list[Turn]) -> list[Turn]:
+    merged: list[Turn] = []
     for turn in turns:
         if merged and merged[-1]["role"] == turn["role"]:
             merged[-1] = {"role": turn["role"], "content": merged[-1]["content"] + GAP + turn["content"]}

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from unmdpo.core.errors import UserError
-from unmdpo.engine.text.encode import EncodedPairs
+from unmdpo.engine.text.encoded import EncodedPairs
 from unmdpo.objectives import PairLogps
 
 
@@ -30,7 +30,7 @@ class TrainingData:
     def logps(self, slots: Sequence[int], logs: Tensor, scales: Tensor | None) -> PairLogps:
         """`logs` (m, 2) and `scales` (m,) of some slots, with everything else an objective needs."""
         index = torch.tensor(slots, dtype=torch.int64)
-        lengths = torch.from_numpy(self.pairs.lengths[index.numpy()])
+        tokens = torch.from_numpy(self.pairs.scored[index.numpy()]).to(logs.device, non_blocking=True)
 
         def on_device(values: Tensor | None) -> Tensor | None:
             return None if values is None else values.to(logs.device, non_blocking=True)
@@ -39,8 +39,8 @@ class TrainingData:
         return PairLogps(
             chosen=logs[:, 0],
             rejected=logs[:, 1],
-            chosen_tokens=lengths[:, 1].to(logs.device, non_blocking=True),
-            rejected_tokens=lengths[:, 2].to(logs.device, non_blocking=True),
+            chosen_tokens=tokens[:, 0],
+            rejected_tokens=tokens[:, 1],
             strength=self.strength[index].to(logs.device, non_blocking=True),
             ref_chosen=on_device(None if known is None else known[:, 0]),
             ref_rejected=on_device(None if known is None else known[:, 1]),

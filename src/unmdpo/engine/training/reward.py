@@ -28,7 +28,7 @@ from unmdpo.engine.pairs.rope import forget_length
 from unmdpo.engine.pairs.scorer import PairScorer, hidden_states
 from unmdpo.engine.ranks import local_device
 from unmdpo.engine.settings import AdapterSettings, ModelSource, ObjectiveChoice, TrainingSettings, updates_per_epoch
-from unmdpo.engine.text.encode import EncodedPair
+from unmdpo.engine.text.encoded import EncodedPair
 from unmdpo.objectives import Objective, PairLogps
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from torch import Tensor
 from unmdpo.core.files import read_lines, write_json, write_lines
 from unmdpo.data import Prompt
 from unmdpo.data.table import ComparisonTable, prompt_of, prompt_text, write_parquet
-from unmdpo.engine.text.encode import EncodedPairs
+from unmdpo.engine.text.encoded import EncodedPairs
 from unmdpo.engine.training.loop import METRICS as METRICS_FILE
 from unmdpo.scale import ScaleEstimator, load_scale, save_scale
 from unmdpo.scale.check import Check

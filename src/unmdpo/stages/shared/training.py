@@ -27,7 +27,7 @@ from unmdpo.engine.pairs.scorer import PairScorer, compile_layers
 from unmdpo.engine.ranks import Ranks, device_name, local_device
 from unmdpo.engine.settings import AdapterSettings, ModelSource, ObjectiveChoice, TrainingSettings
 from unmdpo.engine.sharding import empty_model, fill, shard
-from unmdpo.engine.text.encode import EncodedPairs
+from unmdpo.engine.text.encoded import EncodedPairs
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.loop import LoopSettings, Validation, train
 from unmdpo.engine.training.metrics import Progress, sinks_of
@@ -141,7 +141,7 @@ def with_beta(choice: ObjectiveChoice, beta: float, pairs: EncodedPairs) -> Obje
     if objective.own_beta or "beta" in choice.settings:
         return choice
     if objective.normalized:
-        tokens = torch.from_numpy(pairs.valid_lengths[:, 1:])
+        tokens = torch.from_numpy(pairs.scored[pairs.valid])
         beta = beta_ln_from_lengths(tokens[:, 0], tokens[:, 1], beta)
     return choice.with_settings({"beta": beta})
 
