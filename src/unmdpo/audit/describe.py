@@ -17,7 +17,7 @@ from unmdpo.audit.support import Edge, prompt_support
 from unmdpo.core.errors import UnmdpoWarning, UserError
 from unmdpo.core.files import expand_home
 from unmdpo.core.margins import StrengthMap
-from unmdpo.data.columns import rename_columns
+from unmdpo.data.columns import rename_columns, without
 from unmdpo.data.comparison import BOTH_BAD, Comparison, Comparisons
 from unmdpo.data.identity import Prompt
 from unmdpo.data.load import DataRef, Reading, first_rows, load
@@ -25,6 +25,7 @@ from unmdpo.data.panels import read_prompts
 from unmdpo.data.rows import Row
 from unmdpo.data.sources import SOURCES, Source
 from unmdpo.data.sources.preference import strength_columns
+from unmdpo.data.uses import uses
 
 OTHER_SPLITS = ("validation", "test")
 EVERY = 1 << 62  # bad rows: what else is wrong with another split does not matter here
@@ -88,6 +89,7 @@ class Description:
     split: str | None
     source: str
     columns: tuple[str, ...]  # by which it was recognized
+    uses: dict[str, str]  # column → what it is read for, empty if it is left alone
     strength_from: str
     read: int = 0
     bad: int = 0
@@ -148,21 +150,20 @@ class Description:
 def describe(ref: DataRef, reading: Reading, against: Sequence[str] = ()) -> tuple[Description, list[Comparison]]:
     """Looks at everything once; also returns an even sample for a tokenizer."""
     with tempfile.TemporaryDirectory() as folder:
-        data = load(ref, reading, spool=Path(folder) / "spool.arrow")
-        return _described(ref, reading, data, against)
+        return _described(ref, reading, load(ref, reading, spool=Path(folder) / "spool.arrow"), against)
 
 
 def _described(
     ref: DataRef, reading: Reading, data: Comparisons, against: Sequence[str]
 ) -> tuple[Description, list[Comparison]]:
     source = SOURCES[data.source]
-    head = list(rename_columns(first_rows(ref, source=source), reading.columns))
+    head = list(without(rename_columns(first_rows(ref, source=source), reading.columns), reading.ignore))
     columns = head[0].values.keys() if head else set()
     recognized = next((shape for shape in source.shapes if shape <= columns), min(source.shapes, key=len))
     seen = Description(
         path=ref.path, split=ref.split, source=data.source, columns=tuple(sorted(recognized)),
-        strength_from=_strength_from(source, head, reading), read=data.read, bad=len(data.skipped),
-        left_out=dict(data.left_out), comparisons=len(data), ties=len(data.ties),
+        uses=uses(source.configured(reading.settings), head), strength_from=_strength_from(source, head, reading),
+        read=data.read, bad=len(data.skipped), left_out={**data.left_out}, comparisons=len(data), ties=len(data.ties),
     )  # fmt: skip
     counter = _Counter(seen)
     step = max(1, len(data) // SAMPLE)

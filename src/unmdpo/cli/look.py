@@ -25,6 +25,7 @@ DEFAULT_MODEL, DEFAULT_SIZE = "HuggingFaceTB/SmolLM2-135M-Instruct", 134_515_008
 Split = Annotated[str, typer.Option(help="The split to read, or 'all'.")]
 Model = Annotated[str | None, typer.Option(help="A model's folder, Hub name or GGUF file, to count tokens.")]
 Columns = Annotated[list[str] | None, typer.Option(help="What a column holds, such as prompt=task.text; repeatable.")]
+Ignored = Annotated[list[str] | None, typer.Option(help="A column to leave out, such as images; repeatable.")]
 Against = Annotated[
     list[str] | None, typer.Option(help="Prompts that should not be in the data, such as a panel's; repeatable.")
 ]
@@ -38,6 +39,7 @@ def look(
     revision: Revision = None,
     config: Config = None,
     column: Columns = None,
+    ignore: Ignored = None,
     against: Against = None,
     max_bad_rows: MaxBadRows = "1%",
     strict: StrictRows = False,
@@ -50,7 +52,7 @@ def look(
     for path in (html, json_file):
         check_target(path)
     ref = DataRef.named(data, split, revision, config)
-    reading = _reading(source, column, max_bad_rows, strict)
+    reading = _reading(source, column, ignore, max_bad_rows, strict)
     seen, draft = _seen(ref, reading, model, against or [])
     for label, text in facts(seen):
         typer.echo(fill(f"{label:<{LABEL}} {text}", WIDTH, subsequent_indent=" " * (LABEL + 1)))
@@ -75,6 +77,7 @@ def init(
     revision: Revision = None,
     config: Config = None,
     column: Columns = None,
+    ignore: Ignored = None,
     max_bad_rows: MaxBadRows = "1%",
     out: Annotated[Path | None, typer.Option(help="The recipe's file; default: named after the data.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that exists.")] = False,
@@ -87,7 +90,7 @@ def init(
 
     check_target(out)
     ref = DataRef.named(data, split, revision, config)
-    seen, draft = _seen(ref, _reading(source, column, max_bad_rows), model, [])
+    seen, draft = _seen(ref, _reading(source, column, ignore, max_bad_rows), model, [])
     if not seen.comparisons:
         raise UserError(f"{data}: {seen.strength_means}")
     path = out or Path(f"{draft.name}.yaml")
@@ -98,7 +101,9 @@ def init(
     typer.echo(f"{path}: {draft.comparisons:,} comparisons\nnext: unmdpo plan {path} && unmdpo run {path}")
 
 
-def _reading(source: str, columns: list[str] | None, max_bad_rows: str, strict: bool = False) -> "Reading":
+def _reading(
+    source: str, columns: list[str] | None, ignored: list[str] | None, max_bad_rows: str, strict: bool = False
+) -> "Reading":
     from unmdpo.core.errors import UserError, did_you_mean
     from unmdpo.data.bad import limit_of
     from unmdpo.data.columns import TARGETS
@@ -113,7 +118,8 @@ def _reading(source: str, columns: list[str] | None, max_bad_rows: str, strict: 
                 f"--column {name}={path}: this source has no field '{name}'; {did_you_mean(name, TARGETS)}"
             )
     mapped = {name: path for name, _, path in named}
-    return Reading(source, columns=mapped, max_bad_rows=limit_of(max_bad_rows, strict=strict))
+    limit = limit_of(max_bad_rows, strict=strict)
+    return Reading(source, columns=mapped, max_bad_rows=limit, ignore=tuple(ignored or ()))
 
 
 def _seen(ref: "DataRef", reading: "Reading", model: str | None, against: list[str]) -> "tuple[Description, Draft]":
@@ -143,6 +149,7 @@ def _seen(ref: "DataRef", reading: "Reading", model: str | None, against: list[s
         revision=ref.revision,
         validation_split=next(iter(seen.splits), None),
         columns=reading.columns,
+        ignore=reading.ignore,
         max_bad_rows=reading.max_bad_rows,
     )
     return seen, draft
@@ -201,6 +208,7 @@ def _what(seen: "Description") -> list[tuple[str, str]]:
     lines = [
         ("data", f"{seen.path}{split}" + (f": {', '.join(files[:MOST_FILES])}{more}" if len(files) > 1 else "")),
         ("source", f"{seen.source}, by its columns {columns}; strength from {seen.strength_from}"),
+        ("columns", _columns(seen.uses)),
         ("rows", " · ".join([*rows, f"{seen.ties:,} ties", f"{seen.comparisons:,} comparisons"])),
     ]
     lines += [("", f"{count:,}: {why}") for why, count in seen.left_out.items()]
@@ -215,6 +223,12 @@ def _what(seen: "Description") -> list[tuple[str, str]]:
     if set(seen.domains) != {""}:
         lines.append(("domains", shares(seen.domains)))
     return lines
+
+
+def _columns(uses: dict[str, str]) -> str:
+    kinds = sorted(set(uses.values()), reverse=True)  # those that are left alone come last
+    by_use = {what or "left alone": [name for name in uses if uses[name] == what] for what in kinds}
+    return "; ".join(f"{what}: {', '.join(names)}" for what, names in by_use.items())
 
 
 def _texts(seen: "Description") -> list[tuple[str, str]]:

@@ -1,14 +1,16 @@
 """Columns by other names: where the user says which column, or which part of one, holds what."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from unmdpo.core.errors import did_you_mean
+from unmdpo.core.errors import UserError, did_you_mean
 from unmdpo.data.rows import Row
 from unmdpo.data.strength import DIFFERENCES, RATINGS, STRENGTH_COLUMNS
 
 GRADES = {*STRENGTH_COLUMNS, "margin", RATINGS, *(name for pair in DIFFERENCES for name in pair)}
+
+NOT_TEXT = ("image", "images", "video", "videos", "audio", "audios")
 
 # What can be named when the source is not: the columns that the generic sources read.
 TARGETS = (
@@ -27,6 +29,18 @@ def rename_columns(rows: Iterable[Row], columns: Mapping[str, str]) -> Iterator[
         found = {name: value for name, path in columns.items() for value in at(row.values, path)}
         rest = {name: value for name, value in row.values.items() if name not in replaced}
         yield row.with_values(rest | found)
+
+
+def without(rows: Iterable[Row], ignored: Collection[str]) -> Iterator[Row]:
+    """Rows without the columns that the user leaves out; what is not text must be among them."""
+    for row in rows:
+        found = next((name for name in NOT_TEXT if row.values.get(name) and name not in ignored), None)
+        if found is not None:
+            raise UserError(
+                f"{row.origin}: '{found}' is not read, because only text is; if prompts make sense without it, leave "
+                f"it out with data.ignore: [{found}] in a recipe, or --ignore {found}"
+            )
+        yield row.with_values({n: v for n, v in row.values.items() if n not in ignored}) if ignored else row
 
 
 def at(values: Any, path: str) -> Iterator[Any]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from unmdpo.core.errors import DataError, UnmdpoWarning, UserError, did_you_mean
 from unmdpo.core.files import expand_home
 from unmdpo.data.bad import A_FEW, BadRows, Enough
-from unmdpo.data.columns import check_paths, rename_columns
+from unmdpo.data.columns import check_paths, rename_columns, without
 from unmdpo.data.comparison import Comparisons, Origin
 from unmdpo.data.readers.files import READERS, data_files, files_of_no_split, is_data, read_file, split_named
 from unmdpo.data.rows import Row
@@ -64,6 +64,7 @@ class Reading:
     columns: Mapping[str, str] = field(default_factory=dict)  # what a column holds → its name, or a path into it
     max_bad_rows: int | float = A_FEW
     quantiles: tuple[float, ...] | None = None  # where margins are cut, if not at their own
+    ignore: tuple[str, ...] = ()  # columns to leave out, such as pictures
 
 
 def load_comparisons(
@@ -151,7 +152,7 @@ def open_source(ref: DataRef, reading: Reading, bad: BadRows) -> OpenSource:
     if reading.columns:
         check_paths(first_rows(ref, source=source), reading.columns)
         rows = rename_columns(rows, reading.columns)
-    return OpenSource(name, source, bad.counted(rows))
+    return OpenSource(name, source, bad.counted(without(rows, reading.ignore)))
 
 
 def _split_column(ref: DataRef, source: Source) -> str | None:

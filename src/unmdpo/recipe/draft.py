@@ -36,6 +36,7 @@ class Draft:
     revision: str | None = None
     validation_split: str | None = None  # the data's own, if it has one
     columns: Mapping[str, str] = field(default_factory=dict)
+    ignore: tuple[str, ...] = ()
     max_bad_rows: int | float = A_FEW
 
     @property
@@ -96,6 +97,8 @@ class Draft:
         data |= {name: value for name in ("config", "revision") if (value := getattr(self, name)) is not None}
         if self.columns:
             data["columns"] = dict(self.columns)
+        if self.ignore:
+            data["ignore"] = list(self.ignore)
         if self.max_bad_rows != A_FEW:
             data["max_bad_rows"] = self.max_bad_rows
         if self.max_length is not None:

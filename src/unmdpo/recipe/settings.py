@@ -86,6 +86,7 @@ class RowsRecipe(Strict):
     columns: dict[str, str] = Field(
         {}, description="what a column holds → its name, with dots into nested fields, such as chosen: answers.0.text"
     )
+    ignore: list[str] = Field([], description="columns to leave out; pictures and sound must be named here")
     strength: StrengthRule = Field(StrengthRule(), description="how strengths are read, or cut from margins")
     pairing: PairRule = Field(PairRule(), description="which of several scored responses are compared")
 
