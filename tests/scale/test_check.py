@@ -30,6 +30,7 @@ from unmdpo.scale.check import (
 from unmdpo.scale.evidence_size import mean_of_units
 from unmdpo.scale.fitting import losses_by
 from unmdpo.scale.settings import MarginSettings
+from unmdpo.scale.worth import Won, expectation
 
 LOSSES = losses_by(MarginSettings())
 
@@ -104,6 +105,7 @@ def test_where_scales_differ_they_are_informative_and_better():
     assert found.better
     assert found.finding == "informative and better"
     assert verdict(found).startswith("informative and better. On prompts it has not seen: informative, p = 0.000;")
+    assert "Worth it? In 17 simulated worlds whose scale was better than q ≡ 1" in verdict(found)
     assert found.halves > 0.5
 
 
@@ -223,3 +225,10 @@ def test_rank_correlation_is_scipy_s(values, seed):
     b = a[torch.randperm(len(a), generator=torch.Generator().manual_seed(seed))]
     expected = spearmanr(a.numpy(), b.numpy()).statistic if len({*values}) > 1 else 0.0
     assert rank_correlation(a, b) == pytest.approx(expected, abs=1e-9)
+
+
+def test_what_to_expect_is_students_prediction_interval():
+    low, high = Won(9, 51.0, 2.0).expected
+    assert (low, high) == pytest.approx((51 - 4.8615, 51 + 4.8615), abs=1e-3)  # t(8) = 2.306, times 2 · √(10/9)
+    assert "expect 48 to 54 %" in expectation(better=True)
+    assert "not shown to be better" in expectation(better=False)

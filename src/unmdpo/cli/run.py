@@ -104,7 +104,7 @@ def run(
         return
     if run.summarized:
         show_summary(run, full=full)
-    show_checks(run, full=full)
+    show_checks(run, full=full or not run.summarized)
     counted = count_rows(run)
     if counted is not None:
         typer.echo(f"data: {counted.line()}")

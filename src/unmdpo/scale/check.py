@@ -29,6 +29,7 @@ from unmdpo.scale.diagnostics import correlation
 from unmdpo.scale.evidence_size import foreseen_values, mean_of_units, sizes, split
 from unmdpo.scale.fitting import LossesOf, losses_by
 from unmdpo.scale.settings import MarginSettings
+from unmdpo.scale.worth import expectation
 
 NORMAL, ALPHA = 1.96, 0.05
 EXCHANGES, FEWEST = 999, 10  # prompts that a scale may be fitted to
@@ -305,4 +306,4 @@ def verdict(checked: Check) -> str:
             f". A prompt's own comparisons add to it: from one half of them to the other, a gain of "
             f"{checked.own.value:.4f}, permutation p = {checked.own.chance:.3f}"
         )
-    return said
+    return f"{said}. {expectation(checked.better)}"
