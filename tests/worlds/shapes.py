@@ -285,6 +285,13 @@ SHAPES: dict[str, Shape] = {
         settings={"thresholds": (0.5, 0.75)},
         left_out=1,
     ),
+    "labels in words": Shape(
+        "sides",
+        [PROMPT | {"response_a": "Nine.", "response_b": "Seven.", "label": label}
+         for label in ("B is much better", "A slightly better", "B better", "tie", None)],
+        [("Seven.", "Nine.", 3), ("Nine.", "Seven.", 1), ("Seven.", "Nine.", 2), ("Nine.", "Seven.", 0)],
+        left_out=1,
+    ),
     "Skywork": Shape("preference", [{"chosen": talk("Seven."), "rejected": talk("Nine."), "source": "m"}], [BETTER]),
     "Tülu 3": Shape(
         "preference",

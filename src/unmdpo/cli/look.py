@@ -1,6 +1,7 @@
 """`unmdpo look` and `unmdpo init`: from a file of preferences to a first recipe."""
 
 import json
+import re
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from unmdpo.audit.describe import Description, Tokens
     from unmdpo.data.comparison import Comparison
     from unmdpo.data.load import DataRef, Reading
+    from unmdpo.data.strength import StrengthRule
     from unmdpo.engine.settings import ModelSource
     from unmdpo.recipe.draft import Draft
 
@@ -26,6 +28,9 @@ Split = Annotated[str, typer.Option(help="The split to read, or 'all'.")]
 Model = Annotated[str | None, typer.Option(help="A model's folder, Hub name or GGUF file, to count tokens.")]
 Columns = Annotated[list[str] | None, typer.Option(help="What a column holds, such as prompt=task.text; repeatable.")]
 Ignored = Annotated[list[str] | None, typer.Option(help="A column to leave out, such as images; repeatable.")]
+Labels = Annotated[
+    list[str] | None, typer.Option(help="What a label means, such as left=a or 7=3; repeatable, for all labels.")
+]
 Against = Annotated[
     list[str] | None, typer.Option(help="Prompts that should not be in the data, such as a panel's; repeatable.")
 ]
@@ -39,6 +44,7 @@ def look(
     revision: Revision = None,
     config: Config = None,
     column: Columns = None,
+    label: Labels = None,
     ignore: Ignored = None,
     against: Against = None,
     max_bad_rows: MaxBadRows = "1%",
@@ -52,10 +58,10 @@ def look(
     for path in (html, json_file):
         check_target(path)
     ref = DataRef.named(data, split, revision, config)
-    reading = _reading(source, column, ignore, max_bad_rows, strict)
+    reading = _reading(source, column, label, ignore, max_bad_rows, strict)
     seen, draft = _seen(ref, reading, model, against or [])
-    for label, text in facts(seen):
-        typer.echo(fill(f"{label:<{LABEL}} {text}", WIDTH, subsequent_indent=" " * (LABEL + 1)))
+    for subject, text in facts(seen):
+        typer.echo(fill(f"{subject:<{LABEL}} {text}", WIDTH, subsequent_indent=" " * (LABEL + 1)))
     if seen.comparisons:
         typer.echo(f"\na recipe for it (`unmdpo init` writes it):\n\n{draft.text()}", nl=False)
     if html is not None:
@@ -77,6 +83,7 @@ def init(
     revision: Revision = None,
     config: Config = None,
     column: Columns = None,
+    label: Labels = None,
     ignore: Ignored = None,
     max_bad_rows: MaxBadRows = "1%",
     out: Annotated[Path | None, typer.Option(help="The recipe's file; default: named after the data.")] = None,
@@ -90,7 +97,7 @@ def init(
 
     check_target(out)
     ref = DataRef.named(data, split, revision, config)
-    seen, draft = _seen(ref, _reading(source, column, ignore, max_bad_rows), model, [])
+    seen, draft = _seen(ref, _reading(source, column, label, ignore, max_bad_rows), model, [])
     if not seen.comparisons:
         raise UserError(f"{data}: {seen.strength_means}")
     path = out or Path(f"{draft.name}.yaml")
@@ -102,12 +109,18 @@ def init(
 
 
 def _reading(
-    source: str, columns: list[str] | None, ignored: list[str] | None, max_bad_rows: str, strict: bool = False
+    source: str,
+    columns: list[str] | None,
+    labels: list[str] | None,
+    ignored: list[str] | None,
+    max_bad_rows: str,
+    strict: bool = False,
 ) -> "Reading":
     from unmdpo.core.errors import UserError, did_you_mean
     from unmdpo.data.bad import limit_of
     from unmdpo.data.columns import TARGETS
     from unmdpo.data.load import AUTO, Reading
+    from unmdpo.data.sources import SourceSettings
 
     named = [text.partition("=") for text in columns or []]
     for name, equals, path in named:
@@ -119,7 +132,21 @@ def _reading(
             )
     mapped = {name: path for name, _, path in named}
     limit = limit_of(max_bad_rows, strict=strict)
-    return Reading(source, columns=mapped, max_bad_rows=limit, ignore=tuple(ignored or ()))
+    settings = SourceSettings(strength=_meanings(labels)) if labels else SourceSettings()
+    return Reading(source, settings, mapped, limit, ignore=tuple(ignored or ()))
+
+
+def _meanings(labels: list[str]) -> "StrengthRule":
+    from unmdpo.core.errors import UserError
+    from unmdpo.data.strength import SIDES, StrengthRule
+
+    found: dict[str, int] = {}
+    for text in labels:
+        word, equals, meaning = text.rpartition("=")
+        if not equals or not (meaning in SIDES or re.fullmatch(r"[-+]?\d+", meaning)):
+            raise UserError(f"--label should be a label and what it means, such as left=a or 7=3, not '{text}'")
+        found[word.strip()] = SIDES[meaning] if meaning in SIDES else int(meaning)
+    return StrengthRule(labels=found, levels=max(3, *map(abs, found.values())))
 
 
 def _seen(ref: "DataRef", reading: "Reading", model: str | None, against: list[str]) -> "tuple[Description, Draft]":
@@ -149,6 +176,7 @@ def _seen(ref: "DataRef", reading: "Reading", model: str | None, against: list[s
         revision=ref.revision,
         validation_split=next(iter(seen.splits), None),
         columns=reading.columns,
+        strength=reading.settings.strength,
         ignore=reading.ignore,
         max_bad_rows=reading.max_bad_rows,
     )

@@ -15,7 +15,7 @@ NOT_TEXT = ("image", "images", "video", "videos", "audio", "audios")
 # What can be named when the source is not: the columns that the generic sources read.
 TARGETS = (
     "prompt", "system", "chosen", "rejected", "strength", "margin", "score_chosen", "score_rejected", "votes",
-    "response", "responses", "score", "scores", "domain", "language",
+    "response", "responses", "score", "scores", "domain", "language", "response_a", "response_b", "label",
 )  # fmt: skip
 
 

@@ -180,7 +180,9 @@ def _warn_of_left_files(ref: DataRef, source: Source) -> None:
 
 def recognize(ref: DataRef, columns: Mapping[str, str] | None = None) -> str:
     """The source with this Hub name, or with the columns of the first row that has those of any."""
-    if columns:  # those of scored responses, or else of pairs
+    if columns:  # those of scored responses, of two side by side, or else of pairs
+        if {"response_a", "response_b", "label"} & columns.keys():
+            return "sides"
         return "scored" if {"response", "responses"} & columns.keys() else "preference"
     for name, source in SOURCES.items():
         if source.hub is not None and source.hub.path == ref.path and ref.config in (None, source.hub.config):

@@ -18,6 +18,7 @@ from unmdpo.core.settings import Nonnegative, Strict, Thresholds
 from unmdpo.data.rows import Row
 
 STRENGTH_COLUMNS = ("strength", "preference_strength")
+SIDES = {"a": -1, "b": 1, "tie": 0}
 MOST_PAIRS = 10_000  # of one prompt
 ROUNDING = 1 + 1e-9  # 4.1 − 3.1 is a margin of one
 DIFFERENCES = (
@@ -33,8 +34,10 @@ RATINGS = "rating"  # a list of two, next to `generations`, in no certain order
 
 
 def _words(labels: Any) -> Any:
-    """Labels as they are compared: without white space, numbers as they are written."""
-    return {str(label).strip(): strength for label, strength in labels.items()} if isinstance(labels, dict) else labels
+    """Labels as they are compared: without white space, numbers as they are written; sides as signs."""
+    if not isinstance(labels, dict):
+        return labels
+    return {str(label).strip(): SIDES.get(meaning, meaning) for label, meaning in labels.items()}
 
 
 class StrengthRule(Strict):
@@ -46,8 +49,10 @@ class StrengthRule(Strict):
 
     levels: Annotated[int, Field(ge=1, le=1000)] = Field(3, description="K, the number of strength levels")
     column: str | None = Field(None, description="column that holds the strengths themselves")
-    labels: Annotated[dict[str, Annotated[int, Field(ge=0)]] | None, BeforeValidator(_words)] = Field(
-        None, description="the strengths that words in the column mean, such as {slightly better: 1, much better: 3}"
+    labels: Annotated[dict[str, int] | None, BeforeValidator(_words)] = Field(
+        None,
+        description="the strengths that words or numbers mean, such as {slightly better: 1, much better: 3}; of two "
+        "responses side by side with a sign, negative for the first, or a, b and tie",
     )
     thresholds: Thresholds = Field(
         None, description="K-1 increasing margins; a margin of at least the j-th reaches level j+1"
@@ -60,8 +65,9 @@ class StrengthRule(Strict):
             raise ValueError(f"{self.levels} strength levels need {self.levels - 1} thresholds, not {len(given)}")
         if given is not None and any(a >= b for a, b in pairwise(given)):
             raise ValueError(f"strength thresholds should increase: {list(given)}")
-        if self.labels is not None and max(self.labels.values(), default=0) > self.levels:
-            raise ValueError(f"labels go up to {max(self.labels.values())}, but there are {self.levels} levels")
+        most = max(map(abs, (self.labels or {}).values()), default=0)
+        if most > self.levels:
+            raise ValueError(f"labels go up to {most}, but there are {self.levels} levels")
         return self
 
     def quantiles(self, margins: Sequence[float]) -> tuple[float, ...] | None:
@@ -182,12 +188,20 @@ def _rating_gap(row: Row, first: float, second: float) -> float:
 
 
 def _labelled(row: Row, column: str, labels: Mapping[str, int]) -> int:
-    label = str(row.value(column)).strip()
-    if label not in labels:
+    strength = signed(row, column, row.value(column), labels)
+    if strength < 0:
+        raise row.error(f"'{column}' says that the rejected response is the better one; swap the two or drop the row")
+    return strength
+
+
+def signed(row: Row, column: str, label: object, labels: Mapping[str, int]) -> int:
+    """What a label means, as the user says."""
+    word = str(label).strip()
+    if word not in labels:
         raise row.error(
-            f"'{column}' is {label[:40]!r}, which strength.labels does not list; {did_you_mean(label, labels)}"
+            f"'{column}' is {word[:40]!r}, which strength.labels does not list; {did_you_mean(word, labels)}"
         )
-    return labels[label]
+    return labels[word]
 
 
 def are_strengths(columns: tuple[str, ...], rule: StrengthRule) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from unmdpo.data.bad import A_FEW
+from unmdpo.data.strength import StrengthRule
 
 PAPER_PAIRS = 128 * 150  # what the paper trains on
 SMALL_RATE, PAPER_RATE, PAPER_SIZE = 5e-5, 1e-6, 1e9
@@ -36,6 +37,7 @@ class Draft:
     revision: str | None = None
     validation_split: str | None = None  # the data's own, if it has one
     columns: Mapping[str, str] = field(default_factory=dict)
+    strength: StrengthRule = field(default_factory=StrengthRule)
     ignore: tuple[str, ...] = ()
     max_bad_rows: int | float = A_FEW
 
@@ -97,6 +99,8 @@ class Draft:
         data |= {name: value for name in ("config", "revision") if (value := getattr(self, name)) is not None}
         if self.columns:
             data["columns"] = dict(self.columns)
+        if self.strength != StrengthRule():
+            data["strength"] = self.strength.model_dump(exclude_defaults=True)
         if self.ignore:
             data["ignore"] = list(self.ignore)
         if self.max_bad_rows != A_FEW:

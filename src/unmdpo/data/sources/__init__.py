@@ -19,6 +19,7 @@ from unmdpo.data.sources.pairs import (
 )  # fmt: skip
 from unmdpo.data.sources.preference import PREFERENCE
 from unmdpo.data.sources.scored import HELPSTEER, RANKED, SCORED, ULTRAFEEDBACK
+from unmdpo.data.sources.sides import SIDES
 from unmdpo.data.sources.summaries import SUMMARIES
 from unmdpo.data.sources.transcripts import TRANSCRIPTS
 
@@ -41,6 +42,7 @@ SOURCES: dict[str, Source] = {
     "safe-rlhf-harmless": SAFE_HARMLESS,
     "arena": ARENA,
     "alpaca-eval": ALPACA_EVAL,
+    "sides": SIDES,
     "hh": TRANSCRIPTS,
     "good-and-bad": LISTS,
     "preference": PREFERENCE,

@@ -22,6 +22,7 @@ WINNERS = ("winner_model_a", "winner_model_b", "winner_tie")
 VERDICTS = {
     "model_a": -1, "model_b": 1, "a": -1, "b": 1, "tie": 0, "tie (bothbad)": 0, "both_bad": 0,
 }  # fmt: skip
+INCONSISTENT = "tie (inconsistent)"
 BOTH_BAD_VERDICTS = {"tie (bothbad)", "both_bad"}
 
 
@@ -69,7 +70,7 @@ def _verdict(row: Row) -> tuple[int, bool]:
     if verdict is None or verdict == "":
         raise row.no_comparison("nobody voted")
     verdict = verdict.lower() if isinstance(verdict, str) else verdict
-    if verdict == "tie (inconsistent)":
+    if verdict == INCONSISTENT:
         raise row.no_comparison("the judge's verdict depends on the order of the answers")
     if not isinstance(verdict, str) or verdict not in VERDICTS:
         hint = did_you_mean(str(verdict), VERDICTS)
@@ -151,6 +152,12 @@ def _read(source: Source, rows: Iterable[Row], bad: BadRows) -> Iterator[Compari
         yield battle.comparison
 
 
+def _has_its_words(row: Row) -> bool:
+    """Other words for the winner are read by another source."""
+    word = row.values.get("winner")
+    return not word or (isinstance(word, str) and word.lower() in {*VERDICTS, INCONSISTENT})
+
+
 ARENA = Source(
     (
         *(shape(*names, "winner") for names in CONVERSATIONS),
@@ -161,6 +168,7 @@ ARENA = Source(
     _read,
     "the net number of votes on the same two answers, at most 3",
     labels="votes",
+    accepts=_has_its_words,
     also=(
         "lmsys/chatbot_arena_conversations",
         "lmarena-ai/arena-human-preference-55k",

@@ -1,0 +1,95 @@
+"""Labels as people write them: sides, degrees, signs, scales; what cannot be known is asked."""
+
+import json
+
+import pytest
+
+from unmdpo.core.errors import DataError, UserError
+from unmdpo.data import DataRef, SourceSettings
+from unmdpo.data.load import Reading, load
+from unmdpo.data.strength import StrengthRule
+
+ROW = {"prompt": "Why?", "response_a": "first", "response_b": "second"}
+
+
+def read(tmp_path, labels, column="label", rule=None, **more):
+    path = tmp_path / "rows.jsonl"
+    rows = [ROW | {"prompt": f"Why {i}?", column: label} | more for i, label in enumerate(labels)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    reading = Reading(settings=SourceSettings(strength=rule or StrengthRule()), max_bad_rows=0)
+    found = load(DataRef(str(path)), reading)
+    assert found.source == "sides"
+    signs = {row.source.row: row.strength * (-1 if row.chosen == "first" else 1) for row in found.rows}
+    return [signs.get(i, 0) for i in range(1, len(labels) + 1)], found
+
+
+@pytest.mark.parametrize(
+    ("labels", "signs"),
+    [
+        (["left", "right", "tie"], [-1, 1, 0]),
+        (["model-1", "model-2", "both bad"], [-1, 1, 0]),
+        (["response_1", "response-2", "Same"], [-1, 1, 0]),
+        (["Response A", "The second answer", "neither"], [-1, 1, 0]),
+        ([1, 2, 0], [-1, 1, 0]),
+        (["1", "2", "2"], [-1, 1, 1]),
+        ([-3, -1, 0, 2, 3], [-3, -1, 0, 2, 3]),
+        (
+            [
+                "A much better",
+                "A better",
+                "A slightly better",
+                "about the same",
+                "B is slightly better",
+                "B is better",
+            ],
+            [-3, -2, -1, 0, 1, 2],
+        ),
+        (["a_significantly_better", "b_marginally_better", "equally good"], [-3, 1, 0]),
+    ],
+)
+def test_labels_that_say_what_they_mean(tmp_path, labels, signs):
+    assert read(tmp_path, labels)[0] == signs
+
+
+def test_both_bad_is_counted_apart_and_an_empty_label_is_left_out(tmp_path):
+    _, found = read(tmp_path, ["left", "both are bad", "tie", None])
+    assert [row.tie for row in found.ties] == ["both bad", ""]
+    assert found.left_out == {"there is no label": 1}
+
+
+def test_several_annotators_vote(tmp_path):
+    signs, found = read(tmp_path, [["left", "left", "right"], ["B much better", "tie", "B better"]], "labels")
+    assert signs == [-1, 2]
+    assert [row.votes for row in found.rows] == [(2, 2, -2), (3, 0, 2)]
+
+
+@pytest.mark.parametrize(
+    ("labels", "line"),
+    [
+        ([1, 4, 7], "strength: {levels: 3, labels: {1: -3, 2: -2, 3: -1, 4: 0, 5: 1, 6: 2, 7: 3}}"),
+        ([5, 2, 3], "--label 1=-2 --label 2=-1 --label 3=0 --label 4=1 --label 5=2"),
+        ([6, 1], "--label 3=-1 --label 4=1"),
+        ([0, 1], "labels: {0: -1, 1: 1}"),
+    ],
+)
+def test_a_scale_without_a_sign_is_asked_about_with_a_line_that_is_ready(tmp_path, labels, line):
+    with pytest.raises(UserError, match="do not say what side they mean") as caught:
+        read(tmp_path, labels)
+    assert line in str(caught.value)
+
+
+def test_the_users_own_words(tmp_path):
+    rule = StrengthRule(labels={"links": "a", "rechts": "b", "gleich": "tie"})
+    assert read(tmp_path, ["links", "rechts ", "gleich"], "choice", rule)[0] == [-1, 1, 0]
+    likert = StrengthRule(labels={value: value - 4 for value in range(1, 8)})
+    assert read(tmp_path, [1, 4, 7, 6], "rating", likert)[0] == [-3, 0, 3, 2]
+    with pytest.raises(DataError, match=r"'label' is 'oben', which strength\.labels does not list"):
+        read(tmp_path, ["oben"], rule=rule)
+    with pytest.raises(ValueError, match="labels go up to 5, but there are 3 levels"):
+        StrengthRule(labels={"x": -5})
+
+
+@pytest.mark.parametrize("label", ["A is worse", "not B", "A or B", "maybe"])
+def test_what_names_no_better_side_is_a_bad_row(tmp_path, label):
+    with pytest.raises(DataError, match="does not say which response is better"):
+        read(tmp_path, ["A", label])
