@@ -200,7 +200,7 @@ def test_tables_with_other_types(tmp_path):
 def test_columns_that_mean_nothing_and_columns_in_capitals(write):
     with pytest.raises(DataError, match=r"match no known source: q, ans. Say which columns hold what with `columns`"):
         load_comparisons(write([{"q": "Q", "ans": "a"}]))
-    with pytest.raises(DataError, match=r"closest is '.*'chosen' \(did you mean 'Chosen'"):
+    with pytest.raises(DataError, match=r"Try: --column prompt=Prompt --column chosen=Chosen --column rejected=Rej"):
         load_comparisons(write([{"Prompt": "Q", "Chosen": "a", "Rejected": "b"}]))
 
 

@@ -7,6 +7,7 @@ from unmdpo.data.rows import Row
 from unmdpo.data.sources.annotated import HELPSTEER2, HELPSTEER3, PANDALM
 from unmdpo.data.sources.arena import ARENA
 from unmdpo.data.sources.base import Source, SourceSettings
+from unmdpo.data.sources.guess import guessed
 from unmdpo.data.sources.pairs import (
     ALPACA_EVAL,
     HELPSTEER3_EDITS,
@@ -73,11 +74,15 @@ def detect(row: Row) -> str:
     for columns, why in WITHOUT_COMPARISONS.items():
         if columns <= row.values.keys():
             raise row.error(f"there are no comparisons in this: {why}")
-    advice = f"Say which columns hold what with `columns`, or name the source: {', '.join(SOURCES)}"
+    shown = ", ".join(list(row.values)[:MOST_SHOWN])[:200]
     name, columns = _nearest_shape(row.values)
+    guess = guessed(row.values)
+    if "prompt" in guess and len(columns - row.values.keys()) > 1:  # else a column is misspelled
+        tried = " ".join(f"--column {name}={path}" for name, path in guess.items())
+        raise row.error(f"these columns match no known source: {shown}. Try: {tried} (`columns` in a recipe)")
+    advice = f"Say which columns hold what with `columns`, or name the source: {', '.join(SOURCES)}"
     if not columns & {column.lower() for column in row.values}:
-        shown = ", ".join(list(row.values)[:MOST_SHOWN])
-        raise row.error(f"these columns match no known source: {shown[:200]}. {advice}")
+        raise row.error(f"these columns match no known source: {shown}. {advice}")
     missing = sorted(columns - row.values.keys())
     hints = "; ".join(f"'{column}' ({did_you_mean(column, row.values)})" for column in missing)
     raise row.error(f"these columns match no known source. The closest is '{name}', but it needs {hints}. {advice}")

@@ -1,0 +1,48 @@
+"""What an unknown shape may mean: a line that is ready to use, and that works."""
+
+import json
+import re
+
+import pytest
+
+from unmdpo.core.errors import DataError
+from unmdpo.data import load_comparisons
+from unmdpo.data.sources.guess import guessed
+
+NESTED = {
+    "meta": {"id": 7}, "question": {"text": "Why?"},
+    "good": {"answer": "Light scatters.", "score": 9}, "bad": {"answer": "No.", "score": 4},
+}  # fmt: skip
+SIDES = {"task": "Why?", "leftText": "Light scatters.", "rightText": "No.", "choice": "left"}
+LISTED = {
+    "instruction_text": "Why?",
+    "outputs": {"model_1": "No.", "model_2": "Light scatters."},
+    "verdict": "model_2",
+}
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        (NESTED, {"prompt": "question.text", "chosen": "good.answer", "rejected": "bad.answer",
+                  "score_chosen": "good.score", "score_rejected": "bad.score"}),
+        (SIDES, {"prompt": "task", "response_a": "leftText", "response_b": "rightText", "label": "choice"}),
+        (LISTED, {"prompt": "instruction.en", "response_a": "outputs.model_1", "response_b": "outputs.model_2",
+                  "label": "verdict"}),
+        ({"title": "Why?", "body": "Because.", "likes": 3}, {}),
+    ],
+)  # fmt: skip
+def test_what_columns_may_hold(row, expected):
+    assert guessed(row) == expected
+
+
+@pytest.mark.filterwarnings("ignore:the margins take too few distinct values")
+@pytest.mark.parametrize("row", [NESTED, SIDES, LISTED])
+def test_the_line_that_is_offered_works(tmp_path, row):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    with pytest.raises(DataError, match=r"match no known source.*Try: --column") as caught:
+        load_comparisons(str(path))
+    columns = dict(re.findall(r"--column (\w+)=(\S+)", str(caught.value)))
+    (found,) = load_comparisons(str(path), columns=columns).rows
+    assert (found.prompt[0].content, found.chosen, found.rejected) == ("Why?", "Light scatters.", "No.")
