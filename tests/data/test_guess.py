@@ -14,11 +14,7 @@ NESTED = {
     "good": {"answer": "Light scatters.", "score": 9}, "bad": {"answer": "No.", "score": 4},
 }  # fmt: skip
 SIDES = {"task": "Why?", "leftText": "Light scatters.", "rightText": "No.", "choice": "left"}
-LISTED = {
-    "instruction_text": "Why?",
-    "outputs": {"model_1": "No.", "model_2": "Light scatters."},
-    "verdict": "model_2",
-}
+LISTED = {"instruction": {"en": "Why?"}, "outputs": {"model_1": "No.", "model_2": "Light scatters."}, "verdict": 2}
 
 
 @pytest.mark.parametrize(

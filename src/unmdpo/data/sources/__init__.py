@@ -77,7 +77,8 @@ def detect(row: Row) -> str:
     shown = ", ".join(list(row.values)[:MOST_SHOWN])[:200]
     name, columns = _nearest_shape(row.values)
     guess = guessed(row.values)
-    if "prompt" in guess and len(columns - row.values.keys()) > 1:  # else a column is misspelled
+    nearly = len(columns) > 2 and len(columns - row.values.keys()) == 1  # a column is misspelled, or missing
+    if "prompt" in guess and not nearly:
         tried = " ".join(f"--column {name}={path}" for name, path in guess.items())
         raise row.error(f"these columns match no known source: {shown}. Try: {tried} (`columns` in a recipe)")
     advice = f"Say which columns hold what with `columns`, or name the source: {', '.join(SOURCES)}"
