@@ -45,6 +45,10 @@ def read(tmp_path, labels, column="label", rule=None, **more):
             [-3, -2, -1, 0, 1, 2],
         ),
         (["a_significantly_better", "b_marginally_better", "equally good"], [-3, 1, 0]),
+        ([-2.0, 1.0, 2.0, 0.0], [-2, 1, 2, 0]),
+        (["−2", "+1", "0"], [-2, 1, 0]),
+        (["[[A]]", "[[B]]", "it's a tie"], [-1, 1, 0]),
+        (["B is a bit better", "a lot better: A", "the second one"], [1, -3, 2]),
     ],
 )
 def test_labels_that_say_what_they_mean(tmp_path, labels, signs):
@@ -61,6 +65,7 @@ def test_several_annotators_vote(tmp_path):
     signs, found = read(tmp_path, [["left", "left", "right"], ["B much better", "tie", "B better"]], "labels")
     assert signs == [-1, 2]
     assert [row.votes for row in found.rows] == [(2, 2, -2), (3, 0, 2)]
+    assert read(tmp_path, [["A", "A", "B"]], "labels")[0] == [-1]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +94,55 @@ def test_the_users_own_words(tmp_path):
         StrengthRule(labels={"x": -5})
 
 
-@pytest.mark.parametrize("label", ["A is worse", "not B", "A or B", "maybe"])
+WRONG = [
+    "A is worse",
+    "not B",
+    "A or B",
+    "maybe",
+    "A is bad",
+    "no A",
+    "1-0",
+    "2/5",
+    1.5,
+    "same as A",
+    "that's right",
+    "B > A",
+]
+
+
+@pytest.mark.parametrize("label", WRONG)
 def test_what_names_no_better_side_is_a_bad_row(tmp_path, label):
     with pytest.raises(DataError, match="does not say which response is better"):
         read(tmp_path, ["A", label])
+
+
+def test_labels_that_change_their_kind_are_not_guessed(tmp_path):
+    for labels in ([2, 1] * 100 + [-1], [1] * 200 + [0], [1, 2] * 100 + [3]):
+        with pytest.raises(UserError, match="no label before was: say what all labels mean"):
+            read(tmp_path, labels)
+    with pytest.raises(UserError, match="numbers from 1500 to 1620, which do not say"):
+        read(tmp_path, [1500, 1620])
+
+
+def test_a_side_with_its_strength_and_what_belongs_to_the_prompt(tmp_path):
+    signs, found = read(tmp_path, ["left", "right"], strength=3, system="Be brief.", tools=[{"name": "f"}])
+    assert signs == [-3, 3]
+    assert [turn.role for turn in found.rows[0].prompt] == ["tools", "system", "user"]
+    with pytest.raises(UserError, match="leave out strength"):
+        read(tmp_path, ["left"], rule=StrengthRule(column="x"))
+
+
+def test_pairs_that_say_which_is_better_are_read_as_before(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    row = {
+        "prompt": "q?",
+        "chosen": "G",
+        "rejected": "B",
+        "output_1": "B",
+        "output_2": "G",
+        "rating": "1",
+        "strength": 2,
+    }
+    path.write_text(json.dumps(row) + "\n")
+    found = load(DataRef(str(path)), Reading())
+    assert (found.source, found.rows[0].chosen) == ("preference", "G")

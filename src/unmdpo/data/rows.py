@@ -24,7 +24,7 @@ OTHER_ROLES = {  # as ShareGPT, OpenAssistant, Gemini and others call them
 }  # fmt: skip
 LARGEST_COUNT = 10**12
 KEYS = (("role", "content"), ("from", "value"))
-SAYS_MORE = {"assistant": ("tool_calls", "reasoning_content", "thinking"), "tool": ("tool_call_id", "name")}
+SAYS_MORE = {"assistant": ("tool_calls",), "tool": ("tool_call_id", "name")}
 PACKED = re.compile(r"""\s*\[\s*\{\s*["'](role|content|from|value)["']\s*:""")
 
 
@@ -197,6 +197,12 @@ class Row:
             calls.append({"type": "function", "function": named} | ({"id": call["id"]} if call.get("id") else {}))
         return calls
 
+    def spoken(self, message: Message) -> str:
+        """The text of an answer, where only text is read."""
+        if message.more:
+            raise self.error("calls a tool, which is read only in 'chosen' and 'rejected'")
+        return message.content
+
     def tools(self) -> Prompt:
         """What functions the assistant may call, as the first message of the prompt; nothing without any."""
         listed = self.parsed("tools", self.values["tools"]) if self.values.get("tools") else []
@@ -211,7 +217,7 @@ class Row:
         try:
             return json.loads(value)
         except (ValueError, RecursionError) as error:
-            raise self.error(f"'{where}' is text that is not JSON") from error
+            raise self.error(f"'{where}' is text that is not JSON; data.ignore leaves a column out") from error
 
     def as_json(self, where: str, value: object) -> str:
         try:

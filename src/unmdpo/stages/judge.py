@@ -208,20 +208,21 @@ def _encoded(
     source: ModelSource, encoder: Encoder, rows: Sequence[Comparison], max_length: int, margins: dict[int, float]
 ) -> tuple[TrainingData, list[int]]:
     """The pairs that are short enough, and which they are."""
+    written = [i for i, row in enumerate(rows) if encoder.can_write(row)]
     chosen, rejected = (
-        encoder.tokenize([encoder.answered_text(row.prompt, row.responses[side]) for row in rows]) for side in (0, 1)
+        encoder.tokenize([encoder.answered_text(rows[i].prompt, rows[i].responses[side]) for i in written])
+        for side in (0, 1)
     )
-    fit = (max(len(one), len(other)) <= max_length for one, other in zip(chosen, rejected, strict=True))
-    short = [i for i, fits in enumerate(fit) if fits and encoder.can_write(rows[i])]
-    pad = padding_token(encoder.tokenizer, source)
-    pairs = EncodedPairs.of(reward_pair(chosen[i], rejected[i], pad) for i in short)
+    both = {i: pair for i, *pair in zip(written, chosen, rejected, strict=True) if max(map(len, pair)) <= max_length}
+    short, pad = [*both], padding_token(encoder.tokenizer, source)
+    pairs = EncodedPairs.of(reward_pair(one, other, pad) for one, other in both.values())
     wanted = torch.tensor([margins.get(rows[i].strength, 0.0) for i in short])
     return TrainingData(pairs, wanted, reference=torch.zeros(len(pairs), 2)), short
 
 
 def _measured(judge: RewardModel, rows: Sequence[Comparison]) -> tuple[Accuracy, dict[int, Accuracy], Calibration]:
     prompts = [row.prompt for row in rows]
-    better, worse = (np.array(judge(prompts, [getattr(row, side) for row in rows])) for side in ("chosen", "rejected"))
+    better, worse = (np.array(judge(prompts, [row.responses[side] for row in rows])) for side in (0, 1))
     right = better > worse
     longer = np.array([len(row.chosen) > len(row.rejected) for row in rows])
     strength = np.array([row.strength for row in rows])

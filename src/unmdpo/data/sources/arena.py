@@ -90,7 +90,8 @@ def _texts(row: Row) -> tuple[Prompt, str, str]:
             raise row.no_comparison("a conversation does not end with the model's answer")
     if first[:-1] != second[:-1]:
         raise row.no_comparison("the two conversations differ before their last answers")
-    return row.check_prompt(names[0], first[:-1]), first[-1].content, second[-1].content
+    prompt = (*row.tools(), *row.check_prompt(names[0], first[:-1]))
+    return prompt, row.spoken(first[-1]), row.spoken(second[-1])
 
 
 def _conversation(row: Row, column: str) -> Prompt:
@@ -155,7 +156,8 @@ def _read(source: Source, rows: Iterable[Row], bad: BadRows) -> Iterator[Compari
 def _has_its_words(row: Row) -> bool:
     """Other words for the winner are read by another source."""
     word = row.values.get("winner")
-    return not word or (isinstance(word, str) and word.lower() in {*VERDICTS, INCONSISTENT})
+    known = not word or (isinstance(word, str) and word.lower() in {*VERDICTS, INCONSISTENT})
+    return known or {"model_a", "model_b"} <= row.values.keys()
 
 
 ARENA = Source(

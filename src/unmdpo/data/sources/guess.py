@@ -1,7 +1,7 @@
 """A best guess of what the columns of an unknown shape hold, to be offered and never taken."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 DEPTH, WIDTH = 4, 4  # how far nested fields and lists are followed
@@ -33,7 +33,8 @@ def guessed(values: Mapping[str, Any]) -> dict[str, str]:
         found |= scores if len(scores) == 2 else _one(numbers, "strength")
     else:
         found = _two(texts, "response_a", "response_b")
-        rest = {path: kind for path, kind in (texts | numbers).items() if path not in found.values()}
+        sides = ("response_a", "response_b")
+        rest = [path for path in texts | numbers if not any(_says(path, side) for side in sides)]
         found |= _one(rest, "label") if found else {}
     left = {path: text for path, text in texts.items() if path not in found.values()}
     return _one(left, "prompt") | found if found else {}
@@ -54,7 +55,7 @@ def _says(path: str, target: str) -> bool:
     return any(PATTERNS[target].match(word) for word in words)
 
 
-def _one(paths: Mapping[str, Any], target: str) -> dict[str, str]:
+def _one(paths: Iterable[str], target: str) -> dict[str, str]:
     return next(({target: path} for path in paths if _says(path, target)), {})
 
 

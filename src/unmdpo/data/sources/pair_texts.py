@@ -24,7 +24,7 @@ def pair_texts(row: Row) -> tuple[Prompt, Said, Said]:
     if several and not (column is not None and _begins_with_answer(row, names)):
         prompt, chosen, rejected = _whole(row, names)
         _check_repeated(row, prompt)
-        return _with_system(row, prompt), chosen, rejected
+        return with_system(row, prompt), chosen, rejected
     if column is None:
         return _whole(row, names)
     return _asked(row, column), _answer(row, names[0]), _answer(row, names[1])
@@ -41,7 +41,7 @@ def _asked(row: Row, column: str) -> Prompt:
         prompt = (Message("user", f"{row.text(column)}\n{row.text('input')}"),)
     if isinstance(row.values.get("history"), list):
         prompt = (*_history(row), *prompt)
-    return row.check_prompt(column, _with_system(row, prompt))
+    return row.check_prompt(column, with_system(row, prompt))
 
 
 def _history(row: Row) -> Prompt:
@@ -58,7 +58,7 @@ def _history(row: Row) -> Prompt:
     return tuple(turns)
 
 
-def _with_system(row: Row, prompt: Prompt) -> Prompt:
+def with_system(row: Row, prompt: Prompt) -> Prompt:
     system = next((row.optional_text(name) for name in SYSTEMS if row.optional_text(name).strip()), "")
     if not system or not prompt or prompt[0].role == "system":
         return prompt
@@ -67,7 +67,8 @@ def _with_system(row: Row, prompt: Prompt) -> Prompt:
 
 def _begins_with_answer(row: Row, names: tuple[str, str]) -> bool:
     """Whether turns go on from a prompt beside them, and do not repeat it."""
-    return all(row.conversation(name)[0].role == "assistant" for name in names if isinstance(row.value(name), list))
+    turns = [row.conversation(name) for name in names if isinstance(row.value(name), list)]
+    return all(bool(some) and some[0].role == "assistant" for some in turns)
 
 
 def _answer(row: Row, column: str) -> Said:

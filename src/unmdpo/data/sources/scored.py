@@ -180,7 +180,7 @@ def _answer(item: Row) -> str:
     messages = item.conversation("completion")
     if len(messages) != 1:
         raise item.error(f"'completion' should be a single message, not {len(messages)}")
-    return messages[0].content
+    return item.spoken(messages[0])
 
 
 def _has_ranks(row: Row) -> bool:

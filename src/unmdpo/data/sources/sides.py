@@ -17,6 +17,7 @@ from unmdpo.data.bad import BadRows
 from unmdpo.data.comparison import BOTH_BAD, Comparison
 from unmdpo.data.rows import Row
 from unmdpo.data.sources.base import Source, Texts, shape
+from unmdpo.data.sources.pair_texts import ANSWERS, with_system
 from unmdpo.data.strength import StrengthRule, signed
 
 HEAD = 200  # rows, to see what kind of labels they have
@@ -27,17 +28,45 @@ PAIRS = tuple(
 )
 LABELS = ("label", "labels", "preference", "winner", "choice", "verdict", "better", "rating", "annotation")
 DOMAINS = ("domain", "category", "task")
-FIRST, SECOND = r"(?:a|1|left|first|one)", r"(?:b|2|right|second|two)"
-NOUN = r"(?:(?:the )?(?:response|answer|model|output|completion|candidate|option|text|side|assistant) ?)?"
-SIDE = re.compile(rf"\b{NOUN}(?:(?P<a>{FIRST})|(?P<b>{SECOND}))\b(?: (?:one|response|answer|model|output))?")
-NEITHER = re.compile(r"\b(tie|tied|same|equal|equally|both|neither|draw|no preference|none)\b")
-BAD = re.compile(r"\b(bad|poor|neither|bothbad)\b")
-WORSE = re.compile(r"\b(worse|loses|lost|not|rejected)\b")
-NUMBER, BY_NUMBER = re.compile(r"[-+]?\d+"), {0: 0, 1: -1, 2: 1}
-DEGREES = (
-    (3, re.compile(r"\b(much|far|significantly|strongly|clearly|a lot|definitely)\b")),
-    (1, re.compile(r"\b(slightly|somewhat|a bit|a little|marginally|weakly|barely)\b")),
-)
+FIRST, SECOND = {"a", "1", "left", "first"}, {"b", "2", "right", "second"}
+NOUNS = {
+    "response",
+    "answer",
+    "model",
+    "output",
+    "completion",
+    "candidate",
+    "option",
+    "text",
+    "side",
+    "assistant",
+    "one",
+}
+PLAIN = {
+    "the",
+    "one",
+    "is",
+    "was",
+    "better",
+    "best",
+    "wins",
+    "win",
+    "won",
+    "winner",
+    "preferred",
+    "prefer",
+    "prefers",
+    "i",
+}
+STRONG = {"much", "far", "significantly", "strongly", "clearly", "definitely", "lot"}
+WEAK = {"slightly", "somewhat", "bit", "little", "marginally", "weakly", "barely"}
+TIED = {"tie", "tied", "same", "equal", "equally", "both", "neither", "draw", "none", "no", "bothbad"}
+OF_TIES = {"about", "roughly", "are", "is", "the", "good", "bad", "poor", "preference", "it's", "it", "of", "them"}
+BAD = {"bad", "poor", "neither", "bothbad"}
+NUMBER, BY_NUMBER = re.compile(r"[-+]?\d{1,6}(\.0+)?"), {0: 0, 1: -1, 2: 1}
+ARTICLE, WORD = re.compile(r"\ba (?=(?:bit|little|lot|tie|draw)\b)"), re.compile(r"[^\W_]+(?:'\w+)?")
+MOST = 20  # steps of a scale that is spelled out
+OTHER_KIND = "say what all labels mean with strength.labels, or --label"
 
 
 @dataclass(frozen=True)
@@ -46,53 +75,77 @@ class Reader:
 
     rule: StrengthRule
     graded: bool  # some label has a degree, so one without is in the middle
-    signed: bool  # some label is a negative number, so numbers are no sides
+    signed: bool  # some number has a sign, so numbers are no sides
+    numbers: frozenset[int]  # that were seen
 
     @classmethod
     def of(cls, rule: StrengthRule, labels: Sequence[Any]) -> "Reader":
-        words = [_words(label) for label in labels]
-        numbers = sorted({int(word) for word in words if NUMBER.fullmatch(word)})
-        if rule.labels is None and numbers and numbers[0] >= 0 and not _are_sides(numbers):
+        numbers = sorted({found for label in labels if (found := _number(label)) is not None})
+        has_sign = any(_number(label) is not None and str(label).strip()[0] in "+-−" for label in labels)
+        if rule.labels is None and numbers and not has_sign and not _are_sides(numbers):
             raise UserError(_advice(numbers))
-        graded = any(pattern.search(word) for word in words for _, pattern in DEGREES)
-        return cls(rule, graded, bool(numbers) and numbers[0] < 0)
+        graded = any((STRONG | WEAK) & {*_words(label)} for label in labels)
+        return cls(rule, graded, has_sign, frozenset(numbers))
 
     def sign(self, row: Row, column: str, label: object) -> int:
         """Of one label: negative for the first response, 0 for a tie."""
         if self.rule.labels is not None:
             return signed(row, column, label, self.rule.labels)
-        word = _words(label)
-        if NUMBER.fullmatch(word) and (self.signed or int(word) not in BY_NUMBER):
-            return row.as_integer(column, int(word), -self.rule.levels, self.rule.levels)
-        if NUMBER.fullmatch(word):
-            return BY_NUMBER[int(word)]
-        sides = {match.lastgroup for match in SIDE.finditer(word)}
-        if NEITHER.search(word) and len(sides) != 1:
-            return 0
-        if len(sides) != 1 or WORSE.search(word):
+        number = _number(label)
+        if number is not None and self.signed:
+            return row.as_integer(column, number, -self.rule.levels, self.rule.levels)
+        if number is not None and number not in self.numbers:
+            raise UserError(f"{row.origin}: '{column}' is {number}, and no label before was: {OTHER_KIND}")
+        found = self._spoken(_words(label)) if number is None else BY_NUMBER[number]
+        if found is None:
             raise row.error(f"'{column}' is {str(label)[:40]!r}, which does not say which response is better")
-        degree = next((size for size, pattern in DEGREES if pattern.search(word)), 2 if self.graded else 1)
-        return min(degree, self.rule.levels) * (-1 if sides == {"a"} else 1)
+        return found
+
+    def _spoken(self, words: list[str]) -> int | None:
+        """None where any word is not known to name a better side: what is worse, or right, is not guessed."""
+        sides = {-1 if word in FIRST else 1 for word in words if word in FIRST | SECOND}
+        digits = [place for place, word in enumerate(words) if word in ("1", "2")]
+        if any(place == 0 or words[place - 1] not in NOUNS for place in digits):
+            return None
+        if {*words} & TIED:
+            return None if sides or {*words} - TIED - OF_TIES - NOUNS else 0
+        if len(sides) != 1 or {*words} - FIRST - SECOND - NOUNS - PLAIN - STRONG - WEAK:
+            return None
+        degree = 3 if {*words} & STRONG else 1 if {*words} & WEAK else 2 if self.graded else 1
+        return min(degree, self.rule.levels) * sides.pop()
 
     def read(self, row: Row) -> Comparison:
         names, column = _names(row)
         value = row.value(column)
-        if value is None or value == "" or value == []:
+        if value is None or value == "" or value == [] or (isinstance(value, float) and math.isnan(value)):
             raise row.no_comparison("there is no label")
+        if "inconsistent" in _words(value):
+            raise row.no_comparison("the judge's verdict depends on the order of the answers")
         votes = [self.sign(row, column, label) for label in (value if isinstance(value, list) else [value])]
-        mean = sum(votes) / len(votes)
-        label = int(abs(mean) + 0.5) * (1 if mean > 0 else -1)
+        mean = abs(sum(votes)) / len(votes)
+        label = max(1, int(mean + 0.5)) * ((sum(votes) > 0) - (sum(votes) < 0))
         domain = next((row.optional_text(name) for name in DOMAINS if name in row), "")
         first, second = (row.text(name) for name in names)
-        texts = Texts(row.prompt("prompt"), first, second, domain, row.optional_text("language"))
-        made = texts.compare(row, label, tuple(votes) if len(votes) > 1 else ())
-        bad = label == 0 and not isinstance(value, list) and BAD.search(_words(value)) is not None
+        prompt = (*row.tools(), *with_system(row, row.prompt("prompt")))
+        if "strength" in row and abs(label) == 1:  # a side, and how much better it is beside it
+            label *= row.integer("strength", 1, self.rule.levels)
+        made = Texts(prompt, first, second, domain, row.optional_text("language")).compare(
+            row, label, tuple(votes) if len(votes) > 1 else ()
+        )
+        bad = label == 0 and not isinstance(value, list) and bool(BAD & {*_words(value)})
         return replace(made, tie=BOTH_BAD) if bad else made
 
 
-def _words(label: object) -> str:
-    """A label in lower case, with spaces between words."""
-    return " ".join(re.sub(r"[_\-./()]+(?!\d*$)|(?<=[a-z])[_\-](?=\d)", " ", str(label).strip().lower()).split())
+def _number(label: object) -> int | None:
+    """A whole number, however it is written."""
+    text = str(label).strip().replace("−", "-")
+    return int(float(text)) if NUMBER.fullmatch(text) else None
+
+
+def _words(label: object) -> list[str]:
+    """A label's words in lower case; `response2` has two."""
+    text = ARTICLE.sub("", re.sub(r"(?<=[a-z])(?=[12]$)", " ", str(label).strip().lower()))
+    return WORD.findall(text)
 
 
 def _are_sides(numbers: Sequence[int]) -> bool:
@@ -105,6 +158,8 @@ def _advice(numbers: Sequence[int]) -> str:
     low, high = numbers[0], numbers[-1]
     if low > 0:  # a scale from one
         low, high = 1, max(high, 5)
+    if high - low > MOST:
+        return f"labels are numbers from {numbers[0]} to {high}, which do not say what side they mean; {OTHER_KIND}"
     middle = (low + high) / 2
     away = {value: value - middle for value in range(low, high + 1)}
     guess = {value: int(math.copysign(math.ceil(abs(far)), far)) for value, far in away.items()}
@@ -130,10 +185,13 @@ def _label(row: Row) -> str | None:
 
 
 def _is_labelled(row: Row) -> bool:
-    return "prompt" in row.values and _label(row) is not None
+    better = any(row.values.keys() >= set(names) for names in ANSWERS)  # which is said by other columns
+    return "prompt" in row.values and _label(row) is not None and not better
 
 
 def _read(source: Source, rows: Iterable[Row], bad: BadRows) -> Iterator[Comparison]:
+    if source.settings.strength.column is not None or source.settings.strength.thresholds is not None:
+        raise UserError("labels say how strong they are: leave out strength.column and strength.thresholds")
     rest = iter(rows)
     head = list(islice(rest, HEAD))
     values = [row.values[name] for row in head if (name := _label(row)) is not None and name in row]

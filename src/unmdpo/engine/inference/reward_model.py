@@ -33,7 +33,7 @@ class RewardModel:
         self.model.train(False)
 
     @torch.no_grad()
-    def __call__(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[float]:
+    def __call__(self, prompts: Sequence[Prompt], responses: Sequence[str | Prompt]) -> list[float]:
         texts = [
             self.encoder.answered_text(prompt, response) for prompt, response in zip(prompts, responses, strict=True)
         ]
