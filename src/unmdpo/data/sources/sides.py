@@ -29,35 +29,8 @@ PAIRS = tuple(
 LABELS = ("label", "labels", "preference", "winner", "choice", "verdict", "better", "rating", "annotation")
 DOMAINS = ("domain", "category", "task")
 FIRST, SECOND = {"a", "1", "left", "first"}, {"b", "2", "right", "second"}
-NOUNS = {
-    "response",
-    "answer",
-    "model",
-    "output",
-    "completion",
-    "candidate",
-    "option",
-    "text",
-    "side",
-    "assistant",
-    "one",
-}
-PLAIN = {
-    "the",
-    "one",
-    "is",
-    "was",
-    "better",
-    "best",
-    "wins",
-    "win",
-    "won",
-    "winner",
-    "preferred",
-    "prefer",
-    "prefers",
-    "i",
-}
+NOUNS = {"response", "answer", "model", "output", "completion", "candidate", "option", "text", "side", "assistant"}
+PLAIN = {"the", "one", "is", "was", "better", "best", "win", "wins", "won", "winner", "prefer", "preferred", "i"}
 STRONG = {"much", "far", "significantly", "strongly", "clearly", "definitely", "lot"}
 WEAK = {"slightly", "somewhat", "bit", "little", "marginally", "weakly", "barely"}
 TIED = {"tie", "tied", "same", "equal", "equally", "both", "neither", "draw", "none", "no", "bothbad"}
