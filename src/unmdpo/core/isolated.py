@@ -1,14 +1,16 @@
 """Code that is not ours, in a process of its own: it may print, exit, hang or take all memory, and ends only itself.
 
-    python -m unmdpo.core.isolated MODULE:FUNCTION FILE_DESCRIPTOR MEMORY
+    python -m unmdpo.core.isolated MODULE:FUNCTION FILE_DESCRIPTOR SECONDS MEMORY
 
 is the child's side: arguments come and the result goes as JSON over the connection.
 """
 
 import contextlib
 import json
+import math
 import os
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -26,16 +28,15 @@ from unmdpo.core.processes import end_with_input
 SHOWN = 200  # bytes of what it printed
 
 
-def isolated(
-    call: str, *arguments: Any, who: str, seconds: float | None = None, memory: int | None = None, advice: str = ""
-) -> Any:
+def isolated(call: str, *arguments: Any, who: str, seconds: int = 0, memory: int = 0, advice: str = "") -> Any:
     """The result of a function of ours, `module:function`, that runs foreign code; JSON in, JSON out.
 
     What it prints is kept from the command's own output and shown as a warning. Everything that can go wrong is a
-    UserError that begins with `who`: an exception, an exit, more than `seconds`, or more than `memory` bytes.
+    UserError that begins with `who`: an exception, an exit, and, where a limit is given, more than `seconds` of
+    computing (not of waiting: a busy machine is no fault of the code) or more than `memory` bytes.
     """
     ours, theirs = Pipe()
-    command = [sys.executable, "-P", "-m", "unmdpo.core.isolated", call, str(theirs.fileno()), str(memory or 0)]
+    command = [sys.executable, "-P", "-m", "unmdpo.core.isolated", call, *map(str, (theirs.fileno(), seconds, memory))]
     with subprocess.Popen(
         command,
         stdin=subprocess.PIPE,  # the child ends when this is closed, so also if this process is killed
@@ -58,12 +59,12 @@ def isolated(
 
 
 def _reply(
-    child: "subprocess.Popen[bytes]", ours: Connection, arguments: Sequence[Any], who: str, seconds: float | None
+    child: "subprocess.Popen[bytes]", ours: Connection, arguments: Sequence[Any], who: str, seconds: int
 ) -> dict[str, Any]:
     """Sends the arguments, and waits for what comes back; what is printed meanwhile is counted and shown."""
     assert child.stdout is not None
     os.set_blocking(child.stdout.fileno(), False)
-    printed, length, until = b"", 0, None if seconds is None else time.monotonic() + seconds
+    printed, length = b"", 0
 
     def listen() -> bool:
         """Takes what was printed; whether the child still can print."""
@@ -78,16 +79,16 @@ def _reply(
         with contextlib.suppress(OSError):  # it died already, which is noticed below
             ours.send_bytes(json.dumps(arguments).encode())
         while True:
-            ready = wait(waiting, None if until is None else max(0.0, until - time.monotonic()))
-            if not ready:
-                return {"kind": "", "error": f"did not finish within {seconds:g} s"}
+            ready = wait(waiting)
             if out in ready and not listen():
                 waiting.remove(out)
             if ours in ready:
                 reply: dict[str, Any] = json.loads(ours.recv_bytes())
                 return reply
     except (EOFError, OSError):
-        return {"kind": "", "error": f"ended its process with exit code {child.wait()} before it returned anything"}
+        if (code := child.wait()) == -signal.SIGXCPU:
+            return {"kind": "", "error": f"did not finish within {seconds} s of computing"}
+        return {"kind": "", "error": f"ended its process with exit code {code} before it returned anything"}
     finally:
         listen()
         if printed.strip():
@@ -96,8 +97,11 @@ def _reply(
             warnings.warn(f"{who} printed: {text}{rest}", UnmdpoWarning, stacklevel=4)
 
 
-def main(call: str, connection: str, memory: str) -> None:
+def main(call: str, connection: str, seconds: str, memory: str) -> None:
     end_with_input()
+    if int(seconds):
+        until = math.ceil(time.process_time()) + int(seconds)
+        resource.setrlimit(resource.RLIMIT_CPU, (until, until + 1))
     if int(memory) and sys.platform == "linux":  # elsewhere this limit is not kept, or refused
         resource.setrlimit(resource.RLIMIT_AS, (int(memory), int(memory)))
     parent = Connection(int(connection))

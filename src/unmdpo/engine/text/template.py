@@ -27,7 +27,7 @@ ANOTHER = "set another one with model.template, or its arguments with model.chat
 FAILURES = (  # what a template's code may raise
     TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, MemoryError, RecursionError,
 )  # fmt: skip
-PATIENCE, MEMORY = 20.0, 1 << 30  # seconds and bytes for one word
+PATIENCE, MEMORY = 20, 1 << 30  # seconds and bytes for one word
 ALLOWANCE, PER_CHARACTER = 1_000_000, 100  # a template writes no more around a conversation
 MERGED, OPENED, FOLDED, LOST = "merged", "opened", "folded", "lost"
 WAYS: tuple[tuple[str, ...], ...] = (  # from mild to strong
