@@ -1,6 +1,7 @@
 """`look` and `init`, from a file to a run."""
 
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -69,6 +70,11 @@ def test_init_writes_a_recipe_that_runs(place, monkeypatch):
     monkeypatch.chdir(place)
     done = run("init", "votes.jsonl", "--model", "model")
     assert done.exit_code == 0, done.output
+    assert "60 comparisons" in run("check", "votes.yaml", "--store", "store").output
+    few = run("check", "votes.yaml", "data.max_length=16", "--store", "store").output
+    assert re.search(r"only some \d+ of 42 comparisons fit in 16 tokens: raise data.max_length", few), few
+    none = run("check", "votes.yaml", "data.max_length=8", "--store", "store")
+    assert (none.exit_code, "none of 42" in none.output) == (2, True)
     again = run("init", "votes.jsonl", "--model", "model")
     assert (again.exit_code, "votes.yaml exists" in again.output) == (2, True)
     ran = run("run", "votes.yaml", "--store", "store", "--jobs", "1")
@@ -78,6 +84,18 @@ def test_init_writes_a_recipe_that_runs(place, monkeypatch):
     page = run("report", "votes.yaml", "--store", "store", "--out", "report.html")
     assert page.exit_code == 0, page.output
     assert "training comparisons" in (place / "report.html").read_text()
+
+
+def test_a_model_without_a_template_is_given_one(place, tmp_path):
+    text = (
+        "{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}{% if add_generation_prompt %}[a]{% endif %}"
+    )
+    (tmp_path / "mine.jinja").write_text(text)
+    out = tmp_path / "r.yaml"
+    given = ["--model", place / "model", "--template", tmp_path / "mine.jinja", "--out", out]
+    done = run("init", place / "votes.jsonl", *given)
+    assert done.exit_code == 0, done.output
+    assert load_recipe(str(out)).model.template == str(tmp_path / "mine.jinja")
 
 
 def test_what_cannot_be_looked_at(tmp_path, write):

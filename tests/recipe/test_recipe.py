@@ -232,6 +232,17 @@ def test_an_override_is_blamed_for_its_own_mistakes_only(recipe_file):
     assert str(caught.value).startswith(f"{path}:3: data: source 'preference' needs a path")
 
 
+def test_updates_take_the_place_of_epochs_and_epochs_of_updates(recipe_file, tmp_path):
+    base = recipe_file(MINIMAL + "training: {epochs: 2}\n")
+    assert load_recipe(base, ["training.updates=3"]).training.updates == 3
+    assert load_recipe(base, ["training.updates=3", "training.epochs=1"]).training.epochs == 1
+    (tmp_path / "child.yaml").write_text(f"extends: {base}\ntraining: {{updates: 7}}\n")
+    assert load_recipe(str(tmp_path / "child.yaml")).training.updates == 7
+    (tmp_path / "both.yaml").write_text(f"extends: {base}\ntraining: {{updates: 7, epochs: 1}}\n")
+    with pytest.raises(UserError, match="updates or epochs, not both"):
+        load_recipe(str(tmp_path / "both.yaml"))
+
+
 def test_an_empty_section_can_be_overridden(recipe_file):
     assert load_recipe(recipe_file(MINIMAL + "training:\n"), ["training.batch=4"]).training.batch == 4
 

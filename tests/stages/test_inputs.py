@@ -89,6 +89,20 @@ def test_a_gguf_file_is_converted_once_and_used_by_every_stage(tmp_path):
     assert q.shape == (4,)
 
 
+def test_a_gguf_file_is_named_by_its_path_or_its_folder(tmp_path):
+    file = tmp_path / "tiny.gguf"
+    file.write_bytes(b"GGUF")
+    for path in (file, tmp_path):
+        source = ModelSource(path=str(path))
+        assert (source.path, source.gguf_file) == (str(tmp_path), "tiny.gguf")
+    assert ModelSource(path="owner/name/tiny.gguf").path == "owner/name"
+    (tmp_path / "other.gguf").write_bytes(b"GGUF")
+    with pytest.raises(ValueError, match=r"several GGUF files .*other\.gguf, tiny\.gguf"):
+        ModelSource(path=str(tmp_path))
+    (tmp_path / "config.json").write_text("{}")
+    assert ModelSource(path=str(tmp_path)).gguf_file is None
+
+
 def test_a_gguf_file_that_lacks_a_tensor(tmp_path):
     pytest.importorskip("gguf")
     write_gguf(tmp_path / "tiny.gguf", without=["blk.1.ffn_up.weight"])

@@ -49,7 +49,7 @@ def check(
 ) -> None:
     """Look for everything that would stop a run: data, models, judges, panels, packages, disk. `run` does it first."""
     from unmdpo.execute.board import shown_progress
-    from unmdpo.execute.plan import prove_small
+    from unmdpo.execute.plan import count_fitting, prove_small
     from unmdpo.execute.preflight import look_ahead
     from unmdpo.execute.row_counts import count_rows
 
@@ -60,6 +60,8 @@ def check(
     counted = count_rows(run)
     if counted is not None:
         typer.echo(f"data: {counted.line()}")
+    for line in count_fitting(run):
+        typer.echo(line)
     typer.echo(_layout(prove_small(run)))
     read = run.finished.get("comparisons")
     _say_what_it_can_show(run, None if read is None else int(read.manifest["notes"]["prompts"]))

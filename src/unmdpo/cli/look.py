@@ -26,6 +26,9 @@ DEFAULT_MODEL, DEFAULT_SIZE = "HuggingFaceTB/SmolLM2-135M-Instruct", 134_515_008
 
 Split = Annotated[str, typer.Option(help="The split to read, or 'all'.")]
 Model = Annotated[str | None, typer.Option(help="A model's folder, Hub name or GGUF file, to count tokens.")]
+Template = Annotated[
+    str | None, typer.Option(help="Jinja text, or a .jinja file, for a model without a chat template.")
+]
 Columns = Annotated[list[str] | None, typer.Option(help="What a column holds, such as prompt=task.text; repeatable.")]
 Ignored = Annotated[list[str] | None, typer.Option(help="A column to leave out, such as images; repeatable.")]
 Labels = Annotated[
@@ -39,6 +42,7 @@ Against = Annotated[
 def look(
     data: Data,
     model: Model = None,
+    template: Template = None,
     source: Source = "auto",
     split: Split = "train",
     revision: Revision = None,
@@ -59,7 +63,7 @@ def look(
         check_target(path)
     ref = DataRef.named(data, split, revision, config)
     reading = _reading(source, column, label, ignore, max_bad_rows, strict)
-    seen, draft = _seen(ref, reading, model, against or [])
+    seen, draft = _seen(ref, reading, model, template, against or [])
     for subject, text in facts(seen):
         typer.echo(fill(f"{subject:<{LABEL}} {text}", WIDTH, subsequent_indent=" " * (LABEL + 1)))
     if seen.comparisons:
@@ -78,6 +82,7 @@ def look(
 def init(
     data: Data,
     model: Model = None,
+    template: Template = None,
     source: Source = "auto",
     split: Split = "train",
     revision: Revision = None,
@@ -97,7 +102,7 @@ def init(
 
     check_target(out)
     ref = DataRef.named(data, split, revision, config)
-    seen, draft = _seen(ref, _reading(source, column, label, ignore, max_bad_rows), model, [])
+    seen, draft = _seen(ref, _reading(source, column, label, ignore, max_bad_rows), model, template)
     if not seen.comparisons:
         raise UserError(f"{data}: {seen.strength_means}")
     path = out or Path(f"{draft.name}.yaml")
@@ -149,7 +154,9 @@ def _meanings(labels: list[str]) -> "StrengthRule":
     return StrengthRule(labels=found, levels=max(3, *map(abs, found.values())))
 
 
-def _seen(ref: "DataRef", reading: "Reading", model: str | None, against: list[str]) -> "tuple[Description, Draft]":
+def _seen(
+    ref: "DataRef", reading: "Reading", model: str | None, template: str | None, against: "Sequence[str]" = ()
+) -> "tuple[Description, Draft]":
     from unmdpo.audit.describe import describe as look_at
     from unmdpo.data.load import ALL
     from unmdpo.recipe.draft import LENGTHS, Draft, fitting_length
@@ -157,7 +164,7 @@ def _seen(ref: "DataRef", reading: "Reading", model: str | None, against: list[s
     seen, sample = look_at(ref, reading, against)
     parameters: int | None = DEFAULT_SIZE if model is None else None
     longest: int | None = None
-    chosen = _model(model) if model is not None else None
+    chosen = _model(model, template) if model is not None else None
     if chosen is not None:
         seen.tokens = _tokens(chosen, sample)
         parameters, context = _size_and_context(chosen)
@@ -167,6 +174,7 @@ def _seen(ref: "DataRef", reading: "Reading", model: str | None, against: list[s
         source=seen.source,
         model=chosen.path if chosen is not None else DEFAULT_MODEL,
         gguf_file=None if chosen is None else chosen.gguf_file,
+        template=template,
         comparisons=seen.comparisons,
         prompts=seen.prompts,
         parameters=parameters,
@@ -183,13 +191,11 @@ def _seen(ref: "DataRef", reading: "Reading", model: str | None, against: list[s
     return seen, draft
 
 
-def _model(name: str) -> "ModelSource":
+def _model(name: str, template: str | None) -> "ModelSource":
+    from unmdpo.core.settings import resolve
     from unmdpo.engine.settings import ModelSource
 
-    path = Path(name)
-    if path.suffix == ".gguf":
-        return ModelSource(path=str(path.parent), gguf_file=path.name)
-    return ModelSource(path=name)
+    return resolve(ModelSource, {"path": name, "template": template}, "the model")
 
 
 def _size_and_context(source: "ModelSource") -> tuple[int, int | None]:

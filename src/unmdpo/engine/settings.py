@@ -19,7 +19,7 @@ MAX_LENGTH, MAX_NEW_TOKENS = 4096, 512  # tokens of a prompt with its response; 
 class ModelSource(Strict):
     """Where a model comes from and how its prompts are formatted."""
 
-    path: Place = Field(description="Hub name or local folder of the initial instruction-tuned model")
+    path: Place = Field(description="Hub name, local folder or GGUF file of an instruction-tuned model")
     revision: str | None = Field(None, description="branch, tag or commit on the Hub")
     gguf_file: Place | None = Field(None, description="a GGUF file at that path, with weights and tokenizer")
     template: str | None = Field(
@@ -29,6 +29,21 @@ class ModelSource(Strict):
         {}, description="keyword arguments for the chat template"
     )
     trust_remote_code: bool = Field(False, description="run code that comes with the model")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gguf_apart(cls, values: Any) -> Any:
+        """A path may be that of a GGUF file, or of a folder with nothing but one."""
+        if not isinstance(values, dict) or values.get("gguf_file") or not isinstance(values.get("path"), str):
+            return values
+        path = Path(values["path"])
+        if path.suffix == ".gguf":
+            return values | {"path": str(path.parent), "gguf_file": path.name}
+        found = [] if (path / "config.json").exists() else sorted(path.glob("*.gguf"))
+        if len(found) > 1:
+            names = ", ".join(file.name for file in found)
+            raise ValueError(f"there are several GGUF files in {path}: give the path of one of them ({names})")
+        return values | {"gguf_file": found[0].name} if found else values
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from unmdpo.engine.ranks import local_device
 from unmdpo.engine.shapes import pair_lengths
 from unmdpo.engine.text.encode import Encoder
 from unmdpo.engine.text.encoded import EncodedPair, EncodedPairs
-from unmdpo.stages.data import COMPARISONS_STAGE, ENCODED_STAGE
+from unmdpo.stages.data import COMPARISONS_STAGE, ENCODED_STAGE, MANY
 from unmdpo.stages.passes import PASS_STAGE
 from unmdpo.stages.pilots import PILOT_STAGE
 from unmdpo.stages.pipeline import Pipeline
@@ -65,6 +65,19 @@ def sizes_of(run: Pipeline) -> Sizes:
         pairs = prompts = ASSUMED_PAIRS
         assumed = [f"{ASSUMED_PAIRS:,} comparisons", *assumed]
     return Sizes(_like_helpsteer3(pairs, data.max_length), prompts, assumed)
+
+
+def count_fitting(run: Pipeline) -> list[str]:
+    """A warning if many comparisons, counted in a sample, do not fit in the recipe's number of tokens; raises if none
+    does."""
+    sizes, longest = sizes_of(run), run.recipe.data.max_length
+    if sizes.assumed:
+        return []
+    count, fitting = int(_notes(run)["comparisons"]), len(sizes.lengths)
+    lost = f"of {count:,} comparisons fit in {longest:,} tokens: raise data.max_length, or check the data"
+    if not fitting:
+        raise UserError(f"none {lost}")
+    return [f"only some {fitting:,} {lost}"] if count - fitting > MANY * count else []
 
 
 def _notes(run: Pipeline) -> Notes:

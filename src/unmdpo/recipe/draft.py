@@ -15,7 +15,7 @@ PAPER_PAIRS = 128 * 150  # what the paper trains on
 SMALL_RATE, PAPER_RATE, PAPER_SIZE = 5e-5, 1e-6, 1e9
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 RESERVED = ("null", "true", "false", "yes", "no", "on", "off", "y", "n")  # what YAML takes for something else
-ENOUGH = 60  # prompts for five folds
+ENOUGH = 300  # prompts to learn a scale from: the fewest with which one was seen to pay
 FEW = 2_000  # comparisons, up to which they are seen twice
 HOLDS = 0.99  # share of comparisons that should fit
 
@@ -30,6 +30,7 @@ class Draft:
     comparisons: int
     prompts: int
     gguf_file: str | None = None
+    template: str | None = None
     parameters: int | None = None
     max_length: int | None = None
     split: str = "train"
@@ -61,11 +62,6 @@ class Draft:
         return min(128, 1 << (largest.bit_length() - 1))
 
     @property
-    def folds(self) -> int:
-        """The paper's five, unless there are so few prompts that a fold could be empty."""
-        return 5 if self.prompts >= ENOUGH else 2
-
-    @property
     def budget(self) -> dict[str, object]:
         if self.comparisons >= PAPER_PAIRS:
             return {"updates": 150}
@@ -78,15 +74,11 @@ class Draft:
         panels = f"{{held-out: {{size: {self._panel()}, seed: 1}}}}"
         lines = [
             f"name: {self.name if self.name[0].isalpha() and self.name not in RESERVED else json.dumps(self.name)}",
-            f"model: {_flow({'path': self.model, 'gguf_file': self.gguf_file})}",
+            f"model: {_flow({'path': self.model, 'gguf_file': self.gguf_file, 'template': self.template})}",
             f"data:  # {self.comparisons:,} comparisons without ties",
             *(f"  {line}" for line in _block(self._data())),
             f"training: {training}  # for {size}; {why}",
-            f"pilots: {_flow({**self.budget, 'folds': self.folds})}",
-            "scales: {ln: {estimator: pooled, length_normalized: true}}",
-            "policies:",
-            "  dpo: {objective: dpo}",
-            "  ulnm-wr: {objective: ulnm-wr, scale: ln}",
+            *(self._with_scale() if self.prompts >= ENOUGH else self._without_scale()),
             "# With a reward model, or another judge, add:",
             f"# evaluation: {{baseline: dpo, panels: {panels}, judge: {{path: …}}}}",
         ]
@@ -109,6 +101,22 @@ class Draft:
             data["max_length"] = self.max_length
         data["validation"] = {"split": self.validation_split} if self.validation_split else {"fraction": 0.05}
         return data
+
+    def _with_scale(self) -> list[str]:
+        return [
+            f"pilots: {_flow({**self.budget, 'folds': 5})}",
+            "scales: {ln: {estimator: pooled, length_normalized: true}}",
+            "policies:",
+            "  dpo: {objective: dpo}",
+            "  ulnm-wr: {objective: ulnm-wr, scale: ln}",
+        ]
+
+    def _without_scale(self) -> list[str]:
+        return [
+            f"policies:  # {self.prompts:,} prompts are too few to learn from how uncertain each one is",
+            "  dpo: {objective: dpo}",
+            "  fixed-margin: {objective: fixed-margin}",
+        ]
 
     def _panel(self) -> int:
         """As many as the held-out share has, up to the paper's 200."""

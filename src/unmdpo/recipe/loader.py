@@ -17,6 +17,7 @@ from unmdpo.recipe.recipe import Recipe, as_yaml
 
 Key = tuple[str | int, ...]
 MAX_MISTAKES = 12  # what fits on a screen
+INSTEAD = {"updates": "epochs", "epochs": "updates"}  # to set one is to leave out the other
 PACKAGED = resources.files("unmdpo.recipe") / "packaged"
 
 
@@ -70,12 +71,15 @@ def _merged_data(document: Document, above: tuple[str, ...] = ()) -> dict[str, A
 
 
 def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Merges mappings key by key and replaces everything else; null removes a key."""
+    """Merges mappings key by key and replaces everything else; null removes a key, and a budget the other one."""
     merged = dict(base)
     for key, value in changes.items():
         if value is None:
             merged.pop(key, None)
-        elif isinstance(value, dict) and isinstance(merged.get(key), dict):
+            continue
+        if INSTEAD.get(key) not in changes:
+            merged.pop(INSTEAD.get(key, ""), None)
+        if isinstance(value, dict) and isinstance(merged.get(key), dict):
             merged[key] = _merge(merged[key], value)
         else:
             merged[key] = value
@@ -110,6 +114,7 @@ def _override(data: dict[str, Any], text: str) -> Key:
         if not isinstance(data, dict):
             raise UserError(f"override '{text}': '{key}' is a value and has no keys below it")
     data[keys[-1]] = Document(value, f"override '{text}'").data
+    data.pop(INSTEAD.get(keys[-1], ""), None)
     return keys
 
 
