@@ -3,7 +3,8 @@
 import pytest
 
 from tests.worlds.shapes import battle, said, user
-from unmdpo.audit.describe import Spread, describe, is_cut_off, percent, script_of, shares
+from unmdpo.audit.describe import Spread, describe, is_cut_off, script_of
+from unmdpo.audit.figures import percent, shares
 from unmdpo.data.load import DataRef, Reading
 
 LONG = "This answer goes on and on about the very many things that could be said about the matter at hand and"

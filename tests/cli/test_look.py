@@ -132,3 +132,31 @@ def test_only_ties_get_no_recipe(write, tmp_path):
     assert "name:" not in run("look", path).output
     refused = run("init", path, "--out", tmp_path / "x.yaml")
     assert (refused.exit_code, "only ties" in refused.output) == (2, True)
+
+
+def test_continuous_strengths_are_seen_and_written_down(write, tmp_path):
+    rows = [{"prompt": f"{i}?", "chosen": "a", "rejected": "b", "margin": 0.1 + i / 7} for i in range(20)]
+    out = tmp_path / "mine.yaml"
+    done = run("look", write(rows), "--continuous", "--html", tmp_path / "page.html")
+    assert "strengths   from 0.1 to 2.81, half of them over 1.53" in done.output
+    assert run("init", write(rows), "--continuous", "--out", out).exit_code == 0
+    assert load_recipe(str(out)).data.strength.continuous
+    both = run("look", write(rows), "--continuous", "--label", "x=1")
+    assert (both.exit_code, "continuous strengths have no levels" in both.output) == (2, True)
+
+
+def test_annotators_in_columns_of_their_own(write):
+    rows = [
+        {
+            "task": f"{i}?",
+            "response_a": "x",
+            "response_b": "y",
+            "ann_1": "A",
+            "ann_2": "B",
+            "ann_3": "" if i % 2 else "A",
+        }
+        for i in range(9)
+    ]
+    done = run("look", write(rows), "--column", "prompt=task", "--column", "label=ann_1, ann_2, ann_3")
+    assert "5 comparisons" in done.output, done.output
+    assert "9 comparisons have votes of several annotators" in " ".join(done.output.split())

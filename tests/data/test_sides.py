@@ -128,7 +128,7 @@ def test_a_side_with_its_strength_and_what_belongs_to_the_prompt(tmp_path):
     signs, found = read(tmp_path, ["left", "right"], strength=3, system="Be brief.", tools=[{"name": "f"}])
     assert signs == [-3, 3]
     assert [turn.role for turn in found.rows[0].prompt] == ["tools", "system", "user"]
-    with pytest.raises(UserError, match="leave out strength"):
+    with pytest.raises(UserError, match="only levels and labels apply"):
         read(tmp_path, ["left"], rule=StrengthRule(column="x"))
 
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unmdpo.data import Comparison, DataRef, Message, Origin, load_comparisons
+from unmdpo.data import Comparison, DataRef, Message, Origin, load_comparisons, parquet
 from unmdpo.data import table as tables
 from unmdpo.data.load import Reading, load
-from unmdpo.data.table import ComparisonTable, Spool, concatenate, write_parquet
+from unmdpo.data.parquet import write_parquet
+from unmdpo.data.table import ComparisonTable, Spool, concatenate
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 MORE = st.sampled_from(["", '{"tool_calls": [{"function": {"name": "é"}}]}'])
@@ -26,7 +27,8 @@ ROWS = st.builds(
     rejected_turns=TURNS,
     chosen=TEXT,
     rejected=TEXT,
-    strength=st.integers(0, 3),
+    strength=st.integers(0, 3) | st.floats(0, 9),
+    weight=st.none() | st.floats(0, 9),
     source=st.builds(Origin, TEXT, st.integers(1, 10**12)),
     domain=TEXT,
     language=TEXT,
@@ -66,7 +68,7 @@ def test_small_batches_and_groups_change_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "READ", 3)
     write_parquet(tmp_path / "batches.parquet", data())
     assert (tmp_path / "batches.parquet").read_bytes() == (tmp_path / "one.parquet").read_bytes()
-    monkeypatch.setattr(tables, "GROUP_BYTES", 500)
+    monkeypatch.setattr(parquet, "GROUP_BYTES", 500)
     write_parquet(tmp_path / "groups.parquet", data())
     several = ComparisonTable.read(tmp_path / "groups.parquet")
     assert len(several.chunks.groups) > 3

@@ -34,7 +34,7 @@ def test_columns_of_pairs(tmp_path):
     other = PAIR | {"prompt": "And the sea?", "strength": 1, "domain": "biology"}
     assert used(tmp_path, "preference", [PAIR, other]) == {
         "prompt": "the prompt", "chosen": "the responses", "rejected": "the responses", "strength": "the strength",
-        "domain": "the domain", "weight": "", "ref_logps": "", "margin": "",
+        "domain": "the domain", "weight": "the weight", "ref_logps": "", "margin": "",
     }  # fmt: skip
 
 

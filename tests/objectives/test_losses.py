@@ -7,11 +7,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributions import Bernoulli, kl_divergence
 from torch.nn.functional import softplus
 
 from tests.worlds.objectives import loss_of, permuted, random_pairs
 from unmdpo.core.errors import UserError
 from unmdpo.objectives import OBJECTIVES, AdaptiveObjective, PairLogps, beta_ln_from_lengths, take
+from unmdpo.objectives.losses import sft
 
 STATELESS = [name for name, objective in OBJECTIVES.items() if not isinstance(objective, AdaptiveObjective)]
 ADAPTIVE = [name for name in OBJECTIVES if name not in STATELESS]
@@ -270,6 +272,23 @@ def test_robust_dpo_averaged_over_flips_is_dpo(seed, flips):
     as_labelled, turned = (loss_of("robust-dpo", labels, flips=flips) for labels in (pairs, swapped))
     assert torch.allclose((1 - flips) * as_labelled + flips * turned, loss_of("dpo", pairs), rtol=1e-9, atol=1e-9)
     assert torch.allclose(loss_of("cdpo", pairs, flips=0.0), loss_of("dpo", pairs), rtol=1e-14)
+
+
+@given(st.integers(0, 1000), st.floats(0.1, 3))
+def test_rpo_is_a_distance_between_two_bernoulli_variables(seed, eta):
+    pairs = random_pairs(5, seed)
+    mine, wanted = Bernoulli(logits=0.05 * pairs.log_ratio), Bernoulli(logits=eta * pairs.strength.double())
+    forward = loss_of("rpo-fwd-kl", pairs, eta=eta)
+    assert torch.allclose(forward, kl_divergence(mine, wanted), rtol=1e-6, atol=1e-9)
+    backward = loss_of("mmpo", pairs, slope=eta) - wanted.entropy()
+    assert torch.allclose(backward, kl_divergence(wanted, mine), rtol=1e-6, atol=1e-9)
+    assert torch.allclose(loss_of("rpo-sq", pairs, eta=eta), (mine.logits - wanted.logits) ** 2)
+
+
+def test_sft_is_the_mean_over_the_chosen_tokens():
+    pairs = random_pairs(3)
+    pairs = replace(pairs, chosen=torch.tensor([-6.0, -1.0, 0.0]), chosen_tokens=torch.tensor([3, 4, 5]))
+    assert sft(pairs).tolist() == [2.0, 0.25, 0.0]
 
 
 @given(st.integers(0, 1000))

@@ -14,6 +14,7 @@ from unmdpo.engine.pairs.packing import PackedBatch
 from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.engine.text.encoded import EncodedPair
 from unmdpo.objectives import OBJECTIVES, PairLogps
+from unmdpo.objectives.losses import sft
 
 # TRL and its dependencies warn about themselves.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -108,6 +109,15 @@ def test_losses_equal_the_dpo_trainers(policy_and_reference, tokenizer, pairs, t
     with torch.no_grad():
         theirs = trainer.compute_loss(trainer.model, batch)
     ours = OBJECTIVES[name].loss(pairs, beta=0.7, **({"flips": smoothing} if smoothing else {})).mean()
+    assert ours.item() == pytest.approx(theirs.item(), rel=1e-5)
+
+
+def test_the_sft_term_equals_the_dpo_trainers(policy_and_reference, tokenizer, pairs, tmp_path):
+    """Theirs is a mean over the batch's tokens, ours over each pair's; weighed by tokens they are the same."""
+    trainer, batch = dpo_trainer(policy_and_reference, tokenizer, tmp_path, "sft")
+    with torch.no_grad():
+        theirs = trainer.compute_loss(trainer.model, batch)
+    ours = (sft(pairs) * pairs.chosen_tokens).sum() / pairs.chosen_tokens.sum()
     assert ours.item() == pytest.approx(theirs.item(), rel=1e-5)
 
 

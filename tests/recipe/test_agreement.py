@@ -99,5 +99,5 @@ def test_all_of_it_reaches_the_work(tmp_path, scale):
 def test_levels_that_the_data_exceeds_are_reported_by_the_pilots(tmp_path):
     small = recipe(world(tmp_path), policies={"p": using("seq", levels=[1.0])}, evaluation=None,
                    scales={"seq": {"estimator": "pooled"}})  # fmt: skip
-    with pytest.raises(UserError, match="from 1 to 1, like the map's levels"):
+    with pytest.raises(UserError, match="strength 3 is outside the map's 1 levels"):
         execute(open_run(small, Store(tmp_path / "store")))

@@ -24,6 +24,31 @@ from unmdpo.scale import (
 from unmdpo.scale.entropy import entropy_targets
 from unmdpo.scale.maps import ScaleHead
 
+# --- Weights --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["pooled", "ridge", "joint", "ema"])
+def test_a_row_of_weight_two_is_a_row_that_comes_twice(name):
+    units, rows = small_world(prompts=40)
+    rows = replace(rows.valid_rows, valid=None)
+    often = 1 + (torch.arange(len(rows)) % 3 == 0).long()
+    repeated = rows.select(torch.arange(len(rows)).repeat_interleave(often))
+    weighed = replace(rows, weight=often / often.float().mean())
+    found = []
+    for given in (repeated, weighed):
+        estimator = ESTIMATORS[name].make(**({"smoothness": 0.0} if name == "ema" else {}))
+        if name in BESIDE:
+            estimator.start(units, rows.unit)
+            for _ in range(5):
+                estimator.scales(rows.unit)
+                estimator.step(given.unit, given.evidence, given.strength, given.weight)
+            found.append(estimator.q_)
+        else:
+            found.append(estimator.fit(units, given).q_)
+    assert torch.allclose(*found, rtol=1e-4)
+    assert float(found[0].std()) > 1e-3 or name in BESIDE
+
+
 # --- Pooled ---------------------------------------------------------------------------------------
 
 

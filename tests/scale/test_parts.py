@@ -285,7 +285,16 @@ def test_inputs_are_checked():
 def test_strength_map_of_tensors():
     m = StrengthMap((1.0, 4.0, 9.0))
     assert m.of(torch.tensor([3.0, 1.0, 2.0])).tolist() == [9.0, 1.0, 4.0]
-    for bad in (0.0, -1.0, 4.0, 2.6, 1 / 3):
-        with pytest.raises(UserError, match="whole numbers from 1 to 3"):
+    for bad in (0.0, -1.0, 4.0, 3.001):
+        with pytest.raises(UserError, match=rf"strength {bad:g} is outside the map's 3 levels"):
             m.of(torch.tensor([1.0, bad]))
+        with pytest.raises(UserError, match="outside the map's 3 levels"):
+            m(bad)
     assert StrengthMap().of(torch.tensor([2.5])).tolist() == [2.5]
+
+
+def test_a_strength_between_levels_has_a_margin_between_theirs():
+    m = StrengthMap((1.0, 4.0, 9.0))
+    real = torch.tensor([0.25, 1.0, 1.5, 2.2, 3.0], dtype=torch.float64)
+    assert m.of(real).tolist() == pytest.approx([0.25, 1.0, 2.5, 5.0, 9.0])
+    assert [m(k) for k in real.tolist()] == pytest.approx(m.of(real).tolist())

@@ -51,8 +51,9 @@ def changed(settings, changes):
     return settings.model_copy(update=own)
 
 
-def trainer(objective="unm-wr", scale=None, **changes):
-    model, data = world()
+def trainer(objective="unm-wr", scale=None, data=None, **changes):
+    model, usual = world()
+    data = data or usual
     if scale is not None:
         units = Units(torch.randn(20, 6, generator=torch.Generator().manual_seed(2)))
         scale = scale().start(units, torch.arange(20))

@@ -5,7 +5,7 @@ import re
 import tempfile
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -100,7 +100,7 @@ class Description:
     prompts: int = 0
     pairs_per_prompt: Spread = NOTHING
     several_pairs: int = 0  # prompts with more than one pair
-    strengths: Counter[int] = field(default_factory=Counter)
+    strengths: Counter[float] = field(default_factory=Counter)
     domains: Counter[str] = field(default_factory=Counter)
     languages: Counter[str] = field(default_factory=Counter)
     turns: Counter[int] = field(default_factory=Counter)  # of the user
@@ -291,20 +291,3 @@ def script_of(text: str) -> str:
     name, most = max(counts.items(), key=lambda item: item[1])
     letters = len(LETTERS.findall(start))
     return name if letters and 2 * most > letters else "Latin script" if letters else "no letters"
-
-
-def shares(counts: Mapping[Any, int], most: int = 6) -> str:
-    """The most frequent values with their shares, such as `general 52 %, code 30 %`; numbers by size."""
-    total = sum(counts.values()) or 1
-    by_size = all(isinstance(name, int) for name in counts)
-    ranked = sorted(counts.items(), key=lambda item: (item[0],) if by_size else (-item[1], item[0]))
-    parts = [f"{name if name != '' else '(none)'} {percent(count / total)}" for name, count in ranked[:most]]
-    if len(ranked) > most:
-        parts.append(f"{len(ranked) - most:,} others")
-    return ", ".join(parts)
-
-
-def percent(share: float) -> str:
-    if share in (0, 1):
-        return f"{share:.0%}".replace("%", " %")
-    return f"{100 * share:.1f} %" if share < 0.0995 or share > 0.9945 else f"{100 * share:.0f} %"

@@ -19,7 +19,7 @@ from unmdpo.core.margins import StrengthMap
 from unmdpo.data.comparison import Comparisons
 from unmdpo.stats.identification import ComparisonGraph, is_identified, kappa
 
-Edge = tuple[str, str, int]  # preferred, rejected, strength
+Edge = tuple[str, str, float]  # preferred, rejected, strength
 
 
 @dataclass(frozen=True)

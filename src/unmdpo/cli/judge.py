@@ -9,7 +9,7 @@ import typer
 from unmdpo.cli.audit import Config, Data, MaxBadRows, Revision, Source, StrictRows
 
 if TYPE_CHECKING:
-    from unmdpo.stages.judge import TrainedJudge
+    from unmdpo.stages.shared.judge_training import TrainedJudge
 
 app = typer.Typer(help="Judges of your own.", no_args_is_help=True)
 
@@ -51,7 +51,7 @@ def train(
     from unmdpo.engine.training.reward import RewardSettings
     from unmdpo.execute.checks import check_model
     from unmdpo.execute.progress import Lines
-    from unmdpo.stages.judge import train_judge
+    from unmdpo.stages.shared.judge_training import train_judge
 
     base = ModelSource(path=model)
     check_model(base)

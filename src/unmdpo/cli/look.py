@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from unmdpo.recipe.draft import Draft
 
 WIDTH, LABEL = 110, 11
-MOST_FILES = 5
 DEFAULT_MODEL, DEFAULT_SIZE = "HuggingFaceTB/SmolLM2-135M-Instruct", 134_515_008
 
 Split = Annotated[str, typer.Option(help="The split to read, or 'all'.")]
@@ -33,6 +32,9 @@ Columns = Annotated[list[str] | None, typer.Option(help="What a column holds, su
 Ignored = Annotated[list[str] | None, typer.Option(help="A column to leave out, such as images; repeatable.")]
 Labels = Annotated[
     list[str] | None, typer.Option(help="What a label means, such as left=a or 7=3; repeatable, for all labels.")
+]
+Continuous = Annotated[
+    bool, typer.Option("--continuous", help="Take strengths and differences of scores as they are, not as levels.")
 ]
 Against = Annotated[
     list[str] | None, typer.Option(help="Prompts that should not be in the data, such as a panel's; repeatable.")
@@ -50,6 +52,7 @@ def look(
     column: Columns = None,
     label: Labels = None,
     ignore: Ignored = None,
+    continuous: Continuous = False,
     against: Against = None,
     max_bad_rows: MaxBadRows = "1%",
     strict: StrictRows = False,
@@ -57,12 +60,13 @@ def look(
     json_file: Json = None,
 ) -> None:
     """Inspect preference data: what is in it, what may be wrong, and a recipe for it."""
+    from unmdpo.audit.facts import facts
     from unmdpo.data.load import DataRef
 
     for path in (html, json_file):
         check_target(path)
     ref = DataRef.named(data, split, revision, config)
-    reading = _reading(source, column, label, ignore, max_bad_rows, strict)
+    reading = _reading(source, column, _rule(label, continuous), ignore, max_bad_rows, strict)
     seen, draft = _seen(ref, reading, model, template, against or [])
     for subject, text in facts(seen):
         typer.echo(fill(f"{subject:<{LABEL}} {text}", WIDTH, subsequent_indent=" " * (LABEL + 1)))
@@ -90,6 +94,7 @@ def init(
     column: Columns = None,
     label: Labels = None,
     ignore: Ignored = None,
+    continuous: Continuous = False,
     max_bad_rows: MaxBadRows = "1%",
     out: Annotated[Path | None, typer.Option(help="The recipe's file; default: named after the data.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that exists.")] = False,
@@ -102,7 +107,8 @@ def init(
 
     check_target(out)
     ref = DataRef.named(data, split, revision, config)
-    seen, draft = _seen(ref, _reading(source, column, label, ignore, max_bad_rows), model, template)
+    reading = _reading(source, column, _rule(label, continuous), ignore, max_bad_rows)
+    seen, draft = _seen(ref, reading, model, template)
     if not seen.comparisons:
         raise UserError(f"{data}: {seen.strength_means}")
     path = out or Path(f"{draft.name}.yaml")
@@ -116,7 +122,7 @@ def init(
 def _reading(
     source: str,
     columns: list[str] | None,
-    labels: list[str] | None,
+    strength: "StrengthRule",
     ignored: list[str] | None,
     max_bad_rows: str,
     strict: bool = False,
@@ -137,21 +143,23 @@ def _reading(
             )
     mapped = {name: path for name, _, path in named}
     limit = limit_of(max_bad_rows, strict=strict)
-    settings = SourceSettings(strength=_meanings(labels)) if labels else SourceSettings()
-    return Reading(source, settings, mapped, limit, ignore=tuple(ignored or ()))
+    return Reading(source, SourceSettings(strength=strength), mapped, limit, ignore=tuple(ignored or ()))
 
 
-def _meanings(labels: list[str]) -> "StrengthRule":
+def _rule(labels: list[str] | None, continuous: bool) -> "StrengthRule":
+    """How strengths are read, as the options say."""
     from unmdpo.core.errors import UserError
+    from unmdpo.core.settings import resolve
     from unmdpo.data.strength import SIDES, StrengthRule
 
     found: dict[str, int] = {}
-    for text in labels:
+    for text in labels or ():
         word, equals, meaning = text.rpartition("=")
         if not equals or not (meaning in SIDES or re.fullmatch(r"[-+]?\d+", meaning)):
             raise UserError(f"--label should be a label and what it means, such as left=a or 7=3, not '{text}'")
         found[word.strip()] = SIDES[meaning] if meaning in SIDES else int(meaning)
-    return StrengthRule(labels=found, levels=max(3, *map(abs, found.values())))
+    given = {"labels": found, "levels": max(3, *map(abs, found.values()))} if found else {}
+    return resolve(StrengthRule, given | ({"continuous": True} if continuous else {}), "strength")
 
 
 def _seen(
@@ -224,87 +232,3 @@ def _tokens(source: "ModelSource", rows: "Sequence[Comparison]") -> "Tokens":
         response=Spread.of(lengths[:, 1:].ravel().tolist()),
         remarks=tuple(encoder.remarks()),
     )
-
-
-def facts(seen: "Description") -> list[tuple[str, str]]:
-    """What was seen, a line for each subject."""
-    return [*_what(seen), *_texts(seen), *_doubts(seen), ("strength", seen.strength_means)]
-
-
-def _what(seen: "Description") -> list[tuple[str, str]]:
-    from unmdpo.audit.describe import shares
-
-    columns = ", ".join(seen.columns)
-    split = f", split '{seen.split}'" if seen.split else ", all splits"
-    files = sorted(seen.files)
-    more = f" and {len(files) - MOST_FILES:,} others" if len(files) > MOST_FILES else ""
-    rows = [f"{seen.read:,} read", f"{seen.bad:,} bad", f"{sum(seen.left_out.values()):,} without a comparison"]
-    lines = [
-        ("data", f"{seen.path}{split}" + (f": {', '.join(files[:MOST_FILES])}{more}" if len(files) > 1 else "")),
-        ("source", f"{seen.source}, by its columns {columns}; strength from {seen.strength_from}"),
-        ("columns", _columns(seen.uses)),
-        ("rows", " · ".join([*rows, f"{seen.ties:,} ties", f"{seen.comparisons:,} comparisons"])),
-    ]
-    lines += [("", f"{count:,}: {why}") for why, count in seen.left_out.items()]
-    if seen.both_bad:
-        lines.append(("", f"{seen.both_bad:,} of the ties say that both are bad"))
-    several = f"{seen.several_pairs:,} with several pairs, up to {seen.pairs_per_prompt.most:,}"
-    lines.append(("prompts", f"{seen.prompts:,}, {several if seen.several_pairs else 'each with one pair'}"))
-    if seen.strengths:
-        lines.append(("strengths", shares(seen.strengths)))
-    if seen.voted:
-        lines.append(("votes", f"{seen.voted:,} comparisons have votes of several annotators"))
-    if set(seen.domains) != {""}:
-        lines.append(("domains", shares(seen.domains)))
-    return lines
-
-
-def _columns(uses: dict[str, str]) -> str:
-    kinds = sorted(set(uses.values()), reverse=True)  # those that are left alone come last
-    by_use = {what or "left alone": [name for name in uses if uses[name] == what] for what in kinds}
-    return "; ".join(f"{what}: {', '.join(names)}" for what, names in by_use.items())
-
-
-def _texts(seen: "Description") -> list[tuple[str, str]]:
-    from unmdpo.audit.describe import percent, shares
-
-    lengths = [
-        f"{what} {spread.median:,} ({spread.high:,}, {spread.most:,})"
-        for what, spread in (
-            ("prompt", seen.prompt_length), ("chosen", seen.chosen_length), ("rejected", seen.rejected_length),
-        )
-    ]  # fmt: skip
-    system = f"; {seen.system_messages:,} with a system message" if seen.system_messages else ""
-    lines = [
-        ("languages", shares(seen.languages)),
-        ("turns", shares(seen.turns) + system),
-        ("characters", f"{', '.join(lengths)}: median (95th percentile, most)"),
-        ("", f"the chosen answer is longer in {percent(seen.chosen_longer)}"),
-    ]
-    if seen.tokens is not None:
-        tokens = seen.tokens
-        over = ", ".join(f"{percent(tokens.over(most))} over {most:,}" for most in (512, 1024, 2048, 4096))
-        spreads = (("prompt", tokens.prompt), ("response", tokens.response))
-        sizes = ", ".join(f"{what} {spread.median:,} ({spread.most:,})" for what, spread in spreads)
-        lines.append(("tokens", f"of {tokens.sampled:,} sampled: {sizes}; {over}"))
-        lines += [("", remark) for remark in tokens.remarks]
-    return lines
-
-
-def _doubts(seen: "Description") -> list[tuple[str, str]]:
-    from unmdpo.audit.describe import percent
-
-    doubts = (
-        (seen.repeated, "repeated pair", "repeated pairs"),
-        (seen.contradicted, "pair with conflicting labels", "pairs with conflicting labels"),
-        (seen.same_answer, "pair with identical responses", "pairs with identical responses"),
-        (seen.empty_answers, "empty answer", "empty answers"),
-        (seen.markup, "prompt with a chat template's own marks", "prompts with a chat template's own marks"),
-    )
-    found = [f"{count:,} {one if count == 1 else several}" for count, one, several in doubts if count]
-    if seen.cut_off:
-        found.append(f"{percent(seen.cut_off / seen.answers)} of the answers may be cut off")
-    lines = [("doubts", " · ".join(found) or "none")]
-    for place, count in seen.leaked.items():
-        lines.append(("leaks", f"{count:,} prompts of {place} are here too" if count else f"none from {place}"))
-    return lines

@@ -30,7 +30,10 @@ SCORES = {"ao": advantage_only, "wr": whole_residual}
 
 @dataclass(frozen=True)
 class StrengthMap:
-    """m: {1, …, K} → [0, ∞), nondecreasing; without `levels`, the paper's default m(k) = k."""
+    """m: {1, …, K} → [0, ∞), nondecreasing; without `levels`, the paper's default m(k) = k.
+
+    A strength between two whole numbers has a margin between theirs, in proportion; m(0) is 0.
+    """
 
     levels: tuple[float, ...] | None = None
 
@@ -42,18 +45,25 @@ class StrengthMap:
         if any(a > b for a, b in zip(self.levels, self.levels[1:], strict=False)):
             raise UserError(f"a strength map must not decrease: {list(self.levels)}")
 
-    def __call__(self, strength: int) -> float:
+    def __call__(self, strength: float) -> float:
         if self.levels is None:
             return float(strength)
-        if not 1 <= strength <= len(self.levels):
-            raise UserError(f"strength {strength} is outside the map's {len(self.levels)} levels")
-        return self.levels[strength - 1]
+        if not 0 < strength <= len(self.levels):
+            raise UserError(self._outside(strength))
+        low, known = math.floor(strength), (0.0, *self.levels)
+        return known[low] + (strength - low) * (known[math.ceil(strength)] - known[low])
 
     def of(self, strength: "Tensor") -> "Tensor":
         """m(k) for a floating-point tensor of strengths (n,)."""
         if self.levels is None:
             return strength
-        index = strength.long()
-        if ((index != strength) | (index < 1) | (index > len(self.levels))).any():
-            raise UserError(f"strengths should be whole numbers from 1 to {len(self.levels)}, like the map's levels")
-        return strength.new_tensor(self.levels)[index - 1]
+        outside = (strength <= 0) | (strength > len(self.levels))
+        if outside.any():
+            raise UserError(self._outside(float(strength[outside][0])))
+        low, known = strength.floor(), strength.new_tensor((0.0, *self.levels))
+        below, above = known[low.long()], known[strength.ceil().long()]
+        return below + (strength - low) * (above - below)
+
+    def _outside(self, strength: float) -> str:
+        count = len(self.levels or ())
+        return f"strength {strength:g} is outside the map's {count} levels: give m(k) for every whole k up to it"

@@ -16,6 +16,7 @@ NOT_TEXT = ("image", "images", "video", "videos", "audio", "audios")
 TARGETS = (
     "prompt", "system", "chosen", "rejected", "strength", "margin", "score_chosen", "score_rejected", "votes",
     "response", "responses", "score", "scores", "domain", "language", "response_a", "response_b", "label",
+    "weight",
 )  # fmt: skip
 
 
@@ -44,9 +45,14 @@ def without(rows: Iterable[Row], ignored: Collection[str]) -> Iterator[Row]:
 
 
 def at(values: Any, path: str) -> Iterator[Any]:
-    """The value at a dotted path, if there is one. A column may have dots in its own name."""
+    """The value at a dotted path, if there is one; the list of those at several, such as annotators' columns, that are
+    not empty. A column may have dots and commas in its own name."""
     if isinstance(values, Mapping) and path in values:
         yield values[path]
+        return
+    if "," in path:
+        several = [value for part in path.split(",") for value in at(values, part.strip()) if value not in (None, "")]
+        yield from [several] if several else []
         return
     name, dot, rest = path.partition(".")
     if isinstance(values, Mapping) and name in values:

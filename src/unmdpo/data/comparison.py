@@ -36,7 +36,7 @@ class Comparison:
     prompt: Prompt
     chosen: str
     rejected: str
-    strength: int  # 1…K, or 0 for a tie
+    strength: float  # 1…K, or any positive number where strengths are continuous; 0 for a tie
     source: Origin
     domain: str = ""
     language: str = ""
@@ -45,6 +45,7 @@ class Comparison:
     part: str = ""  # the part of a mixture that it came from
     chosen_turns: Prompt = ()  # a response that is more than one text: calls of tools, their results, further turns
     rejected_turns: Prompt = ()
+    weight: float | None = None  # how much it counts in losses and in a scale's fit
     margin: float | None = None  # while a source is read: what the strength is cut from once all margins are known
 
     @cached_property

@@ -110,18 +110,18 @@ def load(
 
 class CutStrengths(NamedTuple):
     table: pa.Table
-    strengths: NDArray[np.int32]  # (n,)
+    strengths: NDArray[np.int32] | NDArray[np.float64]  # (n,)
     thresholds: tuple[float, ...] | None = None
     quantiles: tuple[float, ...] | None = None
 
 
 def _cut_strengths(table: pa.Table, rule: StrengthRule, quantiles: tuple[float, ...] | None) -> CutStrengths:
     """Strengths as they were given, or cut from the margins of all rows."""
-    strengths = table["strength"].to_numpy().astype(np.int32)
+    strengths = table["strength"].to_numpy().astype(np.float64 if rule.continuous else np.int32)
     margins = table["margin"].to_numpy()  # NaN where there is none
     cut = ~np.isnan(margins)
     if not cut.any():
-        return CutStrengths(table, strengths)
+        return CutStrengths(with_strengths(table, strengths), strengths)
     strengths[cut] = rule.cut(margins[cut], quantiles)
     used = rule.quantiles(margins[cut]) if quantiles is None else quantiles
     return CutStrengths(with_strengths(table, strengths), strengths, rule.thresholds, used)

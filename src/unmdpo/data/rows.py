@@ -96,6 +96,15 @@ class Row:
             raise self.error(f"'{column}' is {value}, not a finite number")
         return number
 
+    def weight(self) -> float | None:
+        """How much the row counts, if it says so."""
+        if "weight" not in self:
+            return None
+        number = self.number("weight")
+        if number < 0:
+            raise self.error(f"'weight' is {number:g}: it should be zero or more")
+        return number
+
     def integer(self, column: str, low: int, high: int = LARGEST_COUNT) -> int:
         return self.as_integer(column, self.value(column), low, high)
 

@@ -1,4 +1,4 @@
-"""How strong is a preference? Either a label says so, or a score difference is cut into levels.
+"""How strong is a preference? A label says so, or a score difference, which is cut into levels or taken as it is.
 
 `PairRule` says which of several scored responses are compared.
 """
@@ -41,7 +41,7 @@ def _words(labels: Any) -> Any:
 
 
 class StrengthRule(Strict):
-    """Strengths 1…`levels`, from a strength column or from margins cut at `thresholds`.
+    """Strengths 1…`levels`, from a strength column or from margins cut at `thresholds`; or real ones, not cut at all.
 
     A margin of at least the j-th threshold reaches level j+1. Without thresholds, the margins' quantiles are used, and
     a margin must exceed a quantile to pass it: a value shared by many rows then stays in one level.
@@ -58,9 +58,13 @@ class StrengthRule(Strict):
         None, description="K-1 increasing margins; a margin of at least the j-th reaches level j+1"
     )
 
+    continuous: bool = Field(False, description="take strengths, or margins, as the real numbers that they are")
+
     @model_validator(mode="after")
     def _thresholds_fit(self) -> Self:
         given = self.thresholds
+        if self.continuous and self.model_fields_set & {"levels", "labels", "thresholds"}:
+            raise ValueError("continuous strengths have no levels: leave out levels, labels and thresholds")
         if given is not None and len(given) != self.levels - 1:
             raise ValueError(f"{self.levels} strength levels need {self.levels - 1} thresholds, not {len(given)}")
         if given is not None and any(a >= b for a, b in pairwise(given)):
@@ -71,17 +75,19 @@ class StrengthRule(Strict):
         return self
 
     def quantiles(self, margins: Sequence[float]) -> tuple[float, ...] | None:
-        """Where these margins are cut, unless thresholds say so or all of them are zero."""
+        """Where these margins are cut, unless thresholds say so, all of them are zero, or none is cut."""
         values = np.asarray(margins, dtype=np.float64)
         positive = values[values > 0]
-        if self.thresholds is not None or not positive.size:
+        if self.continuous or self.thresholds is not None or not positive.size:
             return None
         return tuple(np.quantile(positive, np.arange(1, self.levels) / self.levels).tolist())
 
-    def cut(self, margins: Sequence[float], quantiles: Sequence[float] | None = None) -> list[int]:
+    def cut(self, margins: Sequence[float], quantiles: Sequence[float] | None = None) -> list[int] | list[float]:
         """The level of every margin; 0 (a tie) if the margin is zero. `quantiles` are those of other margins, such as
-        the training data's."""
+        the training data's. Continuous strengths are the margins themselves."""
         values = np.asarray(margins, dtype=np.float64)
+        if self.continuous:
+            return [float(value) for value in values]
         own = self.quantiles(margins) if quantiles is None else None
         if not (values > 0).any():
             return [0] * len(values)
@@ -169,8 +175,9 @@ def grade(row: Row, columns: tuple[str, ...], rule: StrengthRule) -> float:
     values = [row.number(column) for column in columns]
     difference = values[0] if len(values) == 1 else values[0] - values[1]
     if difference < 0:
+        what = "strength" if len(columns) == 1 and columns[0] != "margin" else "margin"
         raise row.error(
-            f"the margin {' − '.join(columns)} is {difference:g}: "
+            f"the {what} {' − '.join(columns)} is {difference:g}: "
             "the rejected response is the better one; swap the two or drop the row"
         )
     return difference
@@ -205,4 +212,7 @@ def signed(row: Row, column: str, label: object, labels: Mapping[str, int]) -> i
 
 
 def are_strengths(columns: tuple[str, ...], rule: StrengthRule) -> bool:
+    """Whether a column holds levels, not margins that are to be cut or are continuous strengths."""
+    if rule.continuous:
+        return False
     return columns == (rule.column,) or columns[0] in STRENGTH_COLUMNS

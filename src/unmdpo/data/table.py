@@ -21,7 +21,6 @@ from unmdpo.data.comparison import Comparison, Origin
 from unmdpo.data.identity import Message, Prompt, prompt_hash
 
 ROWS, BYTES = 4_096, 8 << 20  # in one batch of a spool
-GROUP_ROWS, GROUP_BYTES = 1 << 20, 512 << 20  # in one row group of a Parquet file
 READ = 1_024  # rows decoded at a time
 
 COLUMNS = pa.schema(
@@ -37,9 +36,13 @@ COLUMNS = pa.schema(
         ("row", pa.int64()),
     ]
 )
-LATER = ("tie", "part", "chosen_turns", "rejected_turns")  # written only where some row has them
-MARGIN = pa.field("margin", pa.float64())
-SPOOLED = pa.schema([*COLUMNS, *(pa.field(name, pa.string()) for name in LATER), MARGIN])
+LATER = ("tie", "part", "chosen_turns", "rejected_turns", "weight")  # written only where some row has them
+NUMBERS = [pa.field("weight", pa.float64()), pa.field("margin", pa.float64())]
+STRENGTH = COLUMNS.get_field_index("strength")
+SPOOLED = pa.schema([*COLUMNS, *(pa.field(name, pa.string()) for name in LATER[:-1]), *NUMBERS]).set(
+    STRENGTH,
+    pa.field("strength", pa.float64()),  # until it is known whether all are whole numbers
+)
 
 
 def prompt_text(prompt: Prompt) -> str:
@@ -66,6 +69,7 @@ def _comparison(values: dict[str, Any]) -> Comparison:
         part=values.get("part", ""),
         chosen_turns=prompt_of(values.get("chosen_turns") or "[]"),
         rejected_turns=prompt_of(values.get("rejected_turns") or "[]"),
+        weight=values.get("weight"),
     )
 
 
@@ -97,6 +101,7 @@ class Spool:
                 "part": row.part,
                 "chosen_turns": prompt_text(row.chosen_turns) if row.chosen_turns else "",
                 "rejected_turns": prompt_text(row.rejected_turns) if row.rejected_turns else "",
+                "weight": row.weight,
                 "margin": row.margin,
             }
         )
@@ -129,9 +134,9 @@ class Spool:
             self._file.close()
 
 
-def with_strengths(table: pa.Table, strengths: NDArray[np.int32]) -> pa.Table:
-    place = table.schema.get_field_index("strength")
-    return table.set_column(place, COLUMNS.field("strength"), pa.array(strengths, type=pa.int32()))
+def with_strengths(table: pa.Table, strengths: NDArray[Any]) -> pa.Table:
+    """Whole numbers, or real ones where strengths are continuous."""
+    return table.set_column(STRENGTH, "strength", pa.array(strengths))
 
 
 @dataclass(frozen=True)
@@ -149,7 +154,10 @@ class ComparisonTable(Sequence[Comparison]):
         spool = Spool()
         for row in rows:
             spool.add(row)
-        return cls(_Memory(spool.finish()))
+        table = spool.finish()
+        strengths = table["strength"].to_numpy()
+        whole = strengths.astype(np.int32)
+        return cls(_Memory(with_strengths(table, whole) if (whole == strengths).all() else table))
 
     @classmethod
     def view(cls, table: pa.Table, kept: NDArray[np.bool_]) -> "ComparisonTable":
@@ -207,7 +215,7 @@ class ComparisonTable(Sequence[Comparison]):
     def numbers(self, name: str) -> NDArray[Any]:
         """(n,) a numeric column."""
         parts = [batch.column(0).to_numpy(zero_copy_only=False) for batch in self.batches([name])]
-        return np.concatenate(parts) if parts else np.empty(0, dtype=COLUMNS.field(name).type.to_pandas_dtype())
+        return np.concatenate(parts) if parts else np.empty(0, dtype=SPOOLED.field(name).type.to_pandas_dtype())
 
     def where(self, keep: NDArray[np.bool_]) -> "ComparisonTable":
         """(n,) booleans say which of the rows."""
@@ -233,7 +241,8 @@ def concatenate(parts: Sequence[ComparisonTable]) -> ComparisonTable:
         start + (np.arange(len(part)) if part.kept is None else part.kept)
         for start, part in zip(starts[:-1], parts, strict=True)
     ]
-    return ComparisonTable(_Memory(pa.concat_tables(tables)), np.concatenate(kept))
+    joined = pa.concat_tables(tables, promote_options="permissive")  # some strengths may be whole, others real
+    return ComparisonTable(_Memory(joined), np.concatenate(kept))
 
 
 class _Memory:
@@ -275,32 +284,3 @@ class _File:
             with pq.ParquetFile(self.path, memory_map=True) as file:
                 self._group = group, file.read_row_group(group)
         return dict(self._group[1].slice(number, 1).to_pylist()[0])
-
-
-def write_parquet(path: Path, rows: Sequence[Comparison]) -> None:
-    """Writes rows in groups that fit in memory; columns that came later only where some row has a value."""
-    table = ComparisonTable.of(rows)
-    names = [*COLUMNS.names, *(name for name in LATER if _has(table, name))]
-    schema = pa.schema([SPOOLED.field(name) for name in names])
-    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-        for group in _groups(table, names):
-            writer.write_table(pa.Table.from_batches(group, schema=schema).combine_chunks(), GROUP_ROWS)
-
-
-def _has(table: ComparisonTable, name: str) -> bool:
-    if name not in table.chunks.names:
-        return False
-    return any(any(batch.column(0).to_pylist()) for batch in table.batches([name]))
-
-
-def _groups(table: ComparisonTable, names: Sequence[str]) -> Iterator[list[pa.RecordBatch]]:
-    group: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in table.batches(names):
-        group.append(batch)
-        rows, size = rows + batch.num_rows, size + batch.nbytes
-        if size > GROUP_BYTES or rows > GROUP_ROWS - READ:
-            yield group
-            group, rows, size = [], 0, 0
-    if group or not len(table):
-        yield group

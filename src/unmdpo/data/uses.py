@@ -19,6 +19,7 @@ PARTS: dict[str, Callable[[Comparison], Any]] = {
     "votes": lambda row: row.votes,
     "the domain": lambda row: row.domain,
     "the language": lambda row: row.language,
+    "the weight": lambda row: row.weight,
 }
 
 

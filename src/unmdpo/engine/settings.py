@@ -118,6 +118,7 @@ class TrainingOverrides(Budget):
     learning_rate: Rate | None = Field(None, description="another one than training.learning_rate")
     seed: Seed | None = Field(None, description="another one than training.seed")
     adapter: AdapterSettings | None = Field(None, description="another one than training.adapter")
+    sft: Nonnegative | None = Field(None, description="another one than training.sft")
 
 
 class TrainingSettings(DefaultBudget):
@@ -132,6 +133,9 @@ class TrainingSettings(DefaultBudget):
     eps: Positive = Field(1e-5, description="AdamW's smallest denominator")
     clip: Positive = Field(1.0, description="largest gradient norm")
     adapter: AdapterSettings | None = Field(None, description="train a LoRA adapter instead of all weights")
+    sft: Nonnegative = Field(
+        0.0, description="weight of the chosen response's negative log-likelihood per token, beside any objective"
+    )
     router_aux_loss_coef: Nonnegative = Field(
         0.0, description="weight of the loss that keeps a mixture's experts evenly used, on each microbatch"
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from unmdpo.core.errors import UserError, did_you_mean
 from unmdpo.core.files import expand_home
 from unmdpo.engine.inference.judges import JudgeSettings, TrainedJudge, kind_of
-from unmdpo.engine.models import check_reachable
+from unmdpo.engine.models import check_reachable, load_tokenizer
 from unmdpo.engine.settings import ModelSource
 from unmdpo.engine.text.encode import Encoder
 from unmdpo.recipe import Recipe
@@ -42,6 +42,14 @@ def check_model(source: ModelSource) -> None:
         Encoder.of(source).template.prove()
 
 
+def check_same_tokens(model: ModelSource, reference: ModelSource) -> None:
+    """A reference scores the policy's tokens, so they must mean the same to it."""
+    if load_tokenizer(model).get_vocab() != load_tokenizer(reference).get_vocab():
+        raise UserError(
+            f"reference: the tokens of '{reference.path}' are not those of '{model.path}'; a reference needs the same"
+        )
+
+
 def check_judges(recipe: Recipe) -> list[tuple[str, Callable[[], None]]]:
     """What to call for each judge, by its key in the recipe."""
     checks = [(key, kind_of(judge).check, judge) for key, judge in judges(recipe).items()]
@@ -64,6 +72,8 @@ def missing_places(recipe: Recipe) -> dict[str, str]:
     for name, scale in recipe.scales.items():
         read = ESTIMATORS[scale.estimator].files
         data |= {f"scales.{name}.settings.path": path for path in ([] if read is None else read(scale.resolved))}
+    if isinstance(recipe.reference, ModelSource):
+        models["reference.path"] = recipe.reference.path
     if recipe.pilots.model is not None:
         models["pilots.model.path"] = recipe.pilots.model.path
     for key, judge in judges(recipe).items():

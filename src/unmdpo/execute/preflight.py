@@ -22,18 +22,27 @@ from unmdpo.core.errors import UserError
 from unmdpo.engine.inference.endpoints import Endpoint
 from unmdpo.engine.inference.judges import TrainedJudge, kind_of
 from unmdpo.engine.settings import AdapterSettings, ModelSource, TrainingOverrides, TrainingSettings
-from unmdpo.execute.checks import JUDGE, check_judges, check_model, check_ranks, judges, missing_places
+from unmdpo.execute.checks import (
+    JUDGE,
+    check_judges,
+    check_model,
+    check_ranks,
+    check_same_tokens,
+    judges,
+    missing_places,
+)
 from unmdpo.execute.plan import Plan, Sizes, plan, too_large
 from unmdpo.execute.progress import View
 from unmdpo.execute.row_counts import count_rows
 from unmdpo.recipe import Recipe
 from unmdpo.stages.data import COMPARISONS_STAGE, PANEL_STAGE, VALIDATION_STAGE
 from unmdpo.stages.evaluation import JUDGEMENT_STAGE
-from unmdpo.stages.judge import JUDGE_STAGE, places, read_pairs
+from unmdpo.stages.judge import JUDGE_STAGE, places
 from unmdpo.stages.pilots import PILOT_STAGE
 from unmdpo.stages.pipeline import Pipeline
 from unmdpo.stages.policies import POLICY_STAGE
 from unmdpo.stages.shared.base import Files
+from unmdpo.stages.shared.judge_training import read_pairs
 from unmdpo.store.store import Store
 
 DATA = (COMPARISONS_STAGE, VALIDATION_STAGE, PANEL_STAGE)
@@ -77,10 +86,15 @@ def outside(run: Pipeline, wanted: Sequence[str]) -> list[str]:
     found += missing_packages(run.recipe, judging)
     checks: list[Callable[[], None]] = [partial(check_ranks, run.recipe), partial(check_login, run.recipe)]
     models = {"model.path": run.recipe.model, "pilots.model.path": run.recipe.pilots.model}
+    reference = run.recipe.reference
+    if isinstance(reference, ModelSource):
+        models["reference.path"] = reference
     models |= {f"evaluation.answers.{name}.path": model for name, model in _models_elsewhere(run.recipe).items()}
     for key, model in models.items():
         if model is not None and key not in absent:
             checks.append(partial(check_model, model))
+    if isinstance(reference, ModelSource) and not absent.keys() & {"model.path", "reference.path"}:
+        checks.append(partial(check_same_tokens, run.recipe.model, reference))
     if judging:
         whole = [
             (key, check) for key, check in check_judges(run.recipe) if not any(k.startswith(f"{key}.") for k in absent)

@@ -96,6 +96,24 @@ def ipo(pairs: PairLogps, *, beta: float) -> Tensor:
     return (pairs.mean_log_ratio - 1 / (2 * beta)) ** 2
 
 
+def rpo_sq(pairs: PairLogps, *, beta: float, eta: float) -> Tensor:
+    """(β₀A − ηk)²: rewards as far apart as the strength says (RPO with a squared distance, Sun et al., 2025)."""
+    return (beta * pairs.log_ratio - eta * wide(pairs.strength)) ** 2
+
+
+def rpo_fwd_kl(pairs: PairLogps, *, beta: float, eta: float) -> Tensor:
+    """KL(σ(β₀A) ‖ σ(ηk)), RPO's forward divergence as NeMo names it. The backward one is MMPO with slope η, up to a
+    constant."""
+    z, target = beta * pairs.log_ratio, eta * wide(pairs.strength)
+    better, worse = logsigmoid(z), logsigmoid(-z)
+    return better.exp() * (better - logsigmoid(target)) + worse.exp() * (worse - logsigmoid(-target))
+
+
+def sft(pairs: PairLogps) -> Tensor:
+    """−log π(x⁺)/|x⁺|: a term beside any objective that keeps the chosen response likely (Pang et al., 2024)."""
+    return -wide(pairs.chosen) / wide(pairs.chosen_tokens)
+
+
 def ada_dpo(pairs: PairLogps, *, beta: float, rho: float, low: float, high: float) -> Tensor:
     """Adaptive Preference Scaling: min over s ∈ [low, high] of s·ζ(−r/s) + (ρ − log 2)·s, r = β₀A.
 

@@ -63,6 +63,10 @@ class IPOSettings(Strict):
     beta: Positive = Field(0.1, description="log-ratios per token are drawn to 1/(2β)")
 
 
+class RPOSettings(DPOSettings):
+    eta: Positive = Field(1.0, description="η, the reward gap of one unit of strength")
+
+
 class SimPOSettings(Strict):
     beta: Positive = 2.5
     gamma: Nonnegative = Field(1.375, description="one margin for all pairs")
@@ -212,6 +216,8 @@ _ROWS = (
     Objective("cdpo", "DPO with smoothed labels", _loss("cdpo"), FlipSettings),
     Objective("robust-dpo", "DPO, unbiased under flipped labels", _loss("robust_dpo"), FlipSettings),
     Objective("ipo", "IPO: squared loss", _loss("ipo"), IPOSettings, normalized=True, own_beta=True),
+    Objective("rpo-sq", "RPO: reward gaps like strengths, squared", _loss("rpo_sq"), RPOSettings),
+    Objective("rpo-fwd-kl", "RPO with the forward KL divergence", _loss("rpo_fwd_kl"), RPOSettings),
     Objective("simpo", "SimPO, reference-free", _loss("simpo"), SimPOSettings, reference=False, own_beta=True),
     Objective("spo", "SPO-basic, reference-free", _loss("spo"), SPOSettings, reference=False, own_beta=True),
     _adaptive("beta-dpo", "β-DPO: batch-adaptive β and selection", "beta_dpo", BetaDPOSettings, "BetaState"),

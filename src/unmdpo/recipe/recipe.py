@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import yaml
 from pydantic import Field, model_validator
@@ -28,7 +28,10 @@ class Recipe(Strict):
     beta: Positive = Field(
         BETA, description="β₀ for pilots and for every objective without its own β (SimPO has its own)"
     )
-    model: ModelSource = Field(description="the initial model, which is the reference too")
+    model: ModelSource = Field(description="the initial model, which is the reference too unless there is another")
+    reference: ModelSource | Literal["none"] | None = Field(
+        None, description="another model that log-ratios are relative to; none: log-probabilities take their place"
+    )
     data: DataRecipe = Field(description="what to learn from")
     training: TrainingSettings = Field(TrainingSettings(), description="how policies are trained")
     pilots: PilotsRecipe = Field(PilotsRecipe(), description="the runs that scales are fitted to")

@@ -57,9 +57,10 @@ class Rows:
     valid: Tensor | None = None  # (n,) bool
     votes: Tensor | None = None  # (n, 6) counts of −3, −2, −1, 1, 2, 3
     lengths: Tensor | None = None  # (n,) mean response tokens, for diagnostics only
+    weight: Tensor | None = None  # (n,) how much each row counts, 1 on average
 
     def __post_init__(self) -> None:
-        for name in ("unit", "evidence", "strength", "valid", "lengths"):
+        for name in ("unit", "evidence", "strength", "valid", "lengths", "weight"):
             values = getattr(self, name)
             if values is not None and values.shape != (len(self.unit),):
                 raise ValueError(f"{name} has shape {tuple(values.shape)}; it should be ({len(self.unit)},)")
@@ -80,6 +81,10 @@ class Rows:
     @property
     def mask(self) -> Tensor:
         return self.valid if self.valid is not None else torch.ones(len(self), dtype=torch.bool)
+
+    def weighted(self, losses: Tensor) -> Tensor:
+        """(n,) losses of these rows, each as much as the row counts."""
+        return losses if self.weight is None else losses * self.weight.to(losses)
 
     def select(self, members: Tensor) -> "Rows":
         """The rows selected by `members` (bool or indices)."""

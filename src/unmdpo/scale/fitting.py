@@ -95,7 +95,7 @@ def restore_folds(tensors: dict[str, Tensor], map: MapName) -> list[HeadScale]:
 def residual_loss(log_q: Tensor, rows: Rows, placement: Placement, margin: Tensor) -> Tensor:
     """Mean over valid rows of ζ(−Γ) with the unit's scale (Eqs. global-wr-scale-fit, new-scale-q-fit)."""
     score = SCORES[placement](rows.evidence, margin, torch.exp(log_q[rows.unit]))
-    return -logsigmoid(score).mean()
+    return rows.weighted(-logsigmoid(score)).mean()
 
 
 def roughness(function: Callable[[Tensor], Tensor], features: Tensor, base: Tensor, rng: torch.Generator) -> Tensor:
@@ -113,7 +113,8 @@ def losses_by(settings: MarginSettings) -> LossesOf:
 
     def of(rows: Rows) -> Losses:
         margin, evidence = margins(rows, settings.tau, settings.levels).double(), rows.evidence.double()
-        return lambda log_q: -logsigmoid(SCORES[settings.placement](evidence, margin, log_q[rows.unit].exp()))
+        score = SCORES[settings.placement]
+        return lambda log_q: rows.weighted(-logsigmoid(score(evidence, margin, log_q[rows.unit].exp())))
 
     return of
 

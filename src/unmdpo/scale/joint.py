@@ -85,9 +85,9 @@ class PolicyTimeScale(OneHeadScale):
     @abstractmethod
     def _scales(self, unit: Tensor, train: bool) -> Tensor: ...
 
-    def step(self, unit: Tensor, evidence: Tensor, strength: Tensor) -> float:
+    def step(self, unit: Tensor, evidence: Tensor, strength: Tensor, weight: Tensor | None = None) -> float:
         """One head step on the batch's detached evidence; returns the head's loss before the step."""
-        rows = Rows(unit.cpu(), evidence.detach().float().cpu(), strength.float().cpu())
+        rows = Rows(unit.cpu(), evidence.detach().float().cpu(), strength.float().cpu(), weight=weight)
         loss = partial(self._batch_loss, rows, margins(rows, self.settings.tau, self.settings.levels))
         self.curve_.append(self.descent_.step(loss))
         self._refresh()
@@ -206,7 +206,7 @@ class EMAScale(PolicyTimeScale):
             return maps.moving(self.scale_.head(features, domains), self._center)
 
         log_q = log_scales(features)
-        data = -logsigmoid(SCORES[self.settings.placement](rows.evidence, margin, log_q.exp())).mean()
+        data = rows.weighted(-logsigmoid(SCORES[self.settings.placement](rows.evidence, margin, log_q.exp()))).mean()
         rough = roughness(log_scales, features, log_q, self.noise_)
         return data + self.settings.centering * log_q.mean() ** 2 + self.settings.smoothness * rough
 

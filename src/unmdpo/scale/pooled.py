@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Self
 
@@ -49,7 +50,7 @@ class PooledScale(OneHeadScale, FrozenScale):
         """Fits one head with full-batch updates and recomputes its means at the end; also returns the loss curve."""
         s, features, domain_ids = self.settings, standardizer(units.features), units.domain_ids
         valid = rows.valid_rows
-        valid = Rows(valid.unit, valid.evidence.float(), valid.strength)
+        valid = replace(valid, evidence=valid.evidence.float())
         margin = margins(valid, s.tau, s.levels)
         head = ScaleHead(features.shape[1], domains, seed=seed, width=s.hidden)
         descent = Descent(head, s.learning_rate, s.weight_decay)

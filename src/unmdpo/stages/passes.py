@@ -26,7 +26,7 @@ from unmdpo.stages.shared.base import Graph, Job, Kind, Notes, PinnedModel, Stag
 from unmdpo.stages.shared.estimates import Cost, Estimates
 from unmdpo.stages.shared.files import COMPARISONS, PAIRS, PASS_LOGPS, REFERENCE, PassLogps
 from unmdpo.stages.shared.training import train_in, with_beta
-from unmdpo.stages.shared.units import PromptIndex, strengths
+from unmdpo.stages.shared.units import PromptIndex, strengths, weights
 from unmdpo.stats.growth import enlarge, latest
 
 
@@ -77,7 +77,8 @@ def train_once(job: Job[PassSettings]) -> Notes:
     order = epoch_order(len(rows), s.training.random_seed, epoch=0)  # of the loader
     row_of = _arranged(PromptIndex.of(rows).of_row, order, s)  # (n,) the row in each of its slots
     arranged = EncodedPairs.of(pairs.select(row_of.tolist()))
-    data = TrainingData(arranged, strengths(rows)[row_of], job.load(REFERENCE, "reference")[row_of])
+    known, weight = job.load(REFERENCE, "reference")[row_of], weights(rows, torch.from_numpy(pairs.valid))
+    data = TrainingData(arranged, strengths(rows)[row_of], known, weight=None if weight is None else weight[row_of])
     trained = train_in(
         job, job.source(s.model), s.training, with_beta(s.objective, s.beta, pairs), data, remember=True
     )

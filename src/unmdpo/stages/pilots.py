@@ -27,7 +27,7 @@ from unmdpo.stages.shared.base import Graph, Job, Kind, Notes, PinnedModel, Stag
 from unmdpo.stages.shared.estimates import Cost, Estimates
 from unmdpo.stages.shared.files import COMPARISONS, EVIDENCE, HELD_OUT, PAIRS, PASS_LOGPS, REFERENCE, Evidence, HeldOut
 from unmdpo.stages.shared.training import check_finite_logps, train_in, with_beta
-from unmdpo.stages.shared.units import PromptIndex, strengths
+from unmdpo.stages.shared.units import PromptIndex, strengths, weights
 
 FEWEST_UPDATES = 2  # of a pass, before which nothing is known
 
@@ -112,7 +112,10 @@ def train_pilot(job: Job[PilotSettings]) -> Notes:
         )
     inside, outside = ((mask).nonzero().flatten() for mask in (~held_out, held_out))
     known = job.load(REFERENCE, "reference")[inside] if "reference" in job.inputs else None
-    data = TrainingData(_select(pairs, inside), strengths(rows)[inside], known)
+    weight = weights(rows, torch.from_numpy(pairs.valid))
+    data = TrainingData(
+        _select(pairs, inside), strengths(rows)[inside], known, weight=None if weight is None else weight[inside]
+    )
     choice = with_beta(s.objective, s.beta, pairs)
     trained = train_in(job, job.source(s.model), s.training, choice, data)
     logps = score(trained.scorer, _select(pairs, outside), job.compute.token_budget, job.report)

@@ -40,7 +40,7 @@ from unmdpo.stages.shared.base import VALIDATED, Graph, Job, Kind, Notes, Pinned
 from unmdpo.stages.shared.estimates import Cost, Estimates
 from unmdpo.stages.shared.files import ADAPTER, COMPARISONS, ESTIMATOR, METRICS, MODEL, PAIRS, POLICY_SCALE, REFERENCE
 from unmdpo.stages.shared.training import TrainedModel, train_in, with_beta
-from unmdpo.stages.shared.units import strengths
+from unmdpo.stages.shared.units import strengths, weights
 
 PREFIX = "validation "  # of the inputs that validation needs, before the names of those of training
 TWINS = ("comparisons", "encoded", "reference", "features")
@@ -91,15 +91,16 @@ def validation_of(job: Job[Any], joint: EstimatorChoice | None) -> Validation | 
     rows, pairs = job.load(COMPARISONS, f"{PREFIX}comparisons"), job.load(PAIRS, f"{PREFIX}encoded")
     known = job.load(REFERENCE, f"{PREFIX}reference") if f"{PREFIX}reference" in job.inputs else None
     frozen = job.stage.inputs["scale"].settings.estimator if "scale" in job.inputs else None
-    choice = joint or frozen
+    choice, weight = joint or frozen, weights(rows, torch.from_numpy(pairs.valid))
+    data = TrainingData(pairs, strengths(rows), known, weight=weight)
     if choice is None:
-        return Validation(TrainingData(pairs, strengths(rows), known))
+        return Validation(data)
     features, training = job.inputs.get(f"{PREFIX}features"), job.load(COMPARISONS, "comparisons")
     units, names = units_of(rows, choice, features, training)
     if joint is not None:
-        return Validation(TrainingData(pairs, strengths(rows), known, None, names.of_row), units)
+        return Validation(replace(data, unit=names.of_row), units)
     q = ESTIMATOR.load(job.inputs["scale"]).predict(units)[names.of_row]
-    return Validation(TrainingData(pairs, strengths(rows), known, q))
+    return Validation(replace(data, scale=q))
 
 
 PREFERENCES_STAGE = Kind("preferences", read_preferences)
@@ -169,7 +170,8 @@ class _JointScale:
         data = trainer.data
         logps = score(trainer.scorer, data.pairs, job.compute.token_budget, job.report)
         evidence = trainer.evidence(list(range(len(data))), logps)
-        self.scale.finish(Rows(self.of_row, evidence, data.strength, torch.from_numpy(data.pairs.valid)))
+        valid = torch.from_numpy(data.pairs.valid)
+        self.scale.finish(Rows(self.of_row, evidence, data.strength, valid, weight=data.weight))
         if trainer.ranks.first:
             job.save(POLICY_SCALE, self.scale)
 
@@ -186,7 +188,8 @@ def train_policy(job: Job[PolicySettings]) -> Notes:
     known = job.load(REFERENCE, "reference") if "reference" in job.inputs else None
     frozen = scale_of_rows(job.inputs["scale"], rows) if "scale" in job.inputs else None
     joint = None if s.joint is None else _JointScale.start(rows, s.joint, job)
-    data = TrainingData(pairs, strengths(rows), known, frozen, None if joint is None else joint.of_row)
+    weight = weights(rows, torch.from_numpy(pairs.valid))
+    data = TrainingData(pairs, strengths(rows), known, frozen, None if joint is None else joint.of_row, weight)
     choice = with_beta(s.objective, s.beta, pairs)
     trained = train_in(
         job,

@@ -32,18 +32,26 @@ class ModelSettings(Strict):
     model: PinnedModel
 
 
-class ReferenceSettings(ModelSettings):
+class ReferenceSettings(Strict):
+    model: PinnedModel | None  # None: there is no reference
     four_bit: bool  # what an adapter trains beside is then its own reference
 
 
 def reference(
     graph: Graph, model: ModelSource, adapter: AdapterSettings | None, suffix: str = ""
 ) -> Stage[ReferenceSettings]:
-    """The log-probabilities that a policy, perhaps with an adapter, starts from."""
-    inputs = {"encoded": encoded(graph, model, suffix), **converted_model(graph, model, suffix)}
+    """The log-probabilities that a policy, perhaps with an adapter, starts from; or those of another model. A pilot
+    that stands in for the model is its own reference: another one may have other tokens."""
+    other, inputs = graph.recipe.reference, {"encoded": encoded(graph, model, suffix)}
+    name = f"{REFERENCE_STAGE.name}{suffix}"
+    if other == "none":
+        return graph.stage(REFERENCE_STAGE, ReferenceSettings(model=None, four_bit=False), inputs, name)
+    if other is not None and model == graph.recipe.model:
+        settings = ReferenceSettings(model=graph.pin_model(other), four_bit=False)
+        return graph.stage(REFERENCE_STAGE, settings, inputs | converted_model(graph, other, "[reference]"), name)
+    inputs |= converted_model(graph, model, suffix)
     settings = ReferenceSettings(model=graph.pin_model(model), four_bit=adapter is not None and adapter.four_bit)
-    name = f"{REFERENCE_STAGE.name}{suffix}{'[4-bit]' if settings.four_bit else ''}"
-    return graph.stage(REFERENCE_STAGE, settings, inputs, name)
+    return graph.stage(REFERENCE_STAGE, settings, inputs, name + ("[4-bit]" if settings.four_bit else ""))
 
 
 def features(graph: Graph) -> Stage[ModelSettings]:
@@ -61,12 +69,16 @@ def pilot_model(graph: Graph) -> tuple[ModelSource, str]:
 
 
 def score_reference(job: Job[ReferenceSettings]) -> Notes:
-    """Computes (n, 2) log-probabilities under the frozen initial model, once for all pilots and policies."""
+    """Computes (n, 2) log-probabilities under the frozen reference, once for all pilots and policies."""
     pairs = job.load(PAIRS, "encoded")
+    if job.settings.model is None:
+        if Ranks.current().first:
+            job.save(REFERENCE, torch.zeros(len(pairs), 2))
+        return {"tokens": 0}
     scorer, _ = open_scorer(job.source(job.settings.model), four_bit=job.settings.four_bit)
     proof = prove_in(job, scorer)
     logps = score(compiled(scorer), pairs, job.compute.token_budget, job.report)
-    check_finite_logps(logps, pairs, "the initial model")
+    check_finite_logps(logps, pairs, "the reference")
     if Ranks.current().first:
         job.save(REFERENCE, logps)
     return {"tokens": pairs.valid_tokens, "proof": proof}
@@ -116,7 +128,8 @@ def _begun(state: Path) -> list[Embedded]:
 
 
 def _scoring_cost(estimates: Estimates, stage: Stage[ReferenceSettings]) -> Cost:
-    return estimates.scoring(stage.settings.model, _share(estimates, stage))
+    model = stage.settings.model
+    return Cost() if model is None else estimates.scoring(model, _share(estimates, stage))
 
 
 def _embedding_cost(estimates: Estimates, stage: Stage[ModelSettings]) -> Cost:

@@ -23,7 +23,7 @@ from unmdpo.stages.pilots import OOF_STAGE, evidence_in, out_of_fold
 from unmdpo.stages.reference import features
 from unmdpo.stages.shared.base import Files, Graph, Job, Kind, Notes, Stage
 from unmdpo.stages.shared.files import CHECK, COMPARISONS, EMBEDDINGS, ESTIMATOR, PROMPTS, SCALES, Evidence, ScaleTable
-from unmdpo.stages.shared.units import UnitNames, pair_hash, strengths, vote_counts
+from unmdpo.stages.shared.units import UnitNames, pair_hash, strengths, vote_counts, weights
 from unmdpo.store.artifact import Artifact
 
 
@@ -175,6 +175,7 @@ def rows_of(rows: Sequence[Comparison], names: UnitNames, evidence: Evidence, jo
         valid=evidence.valid,
         votes=vote_counts(rows),
         lengths=evidence.mean_tokens,
+        weight=weights(rows, evidence.valid),
     )
 
 

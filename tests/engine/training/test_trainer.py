@@ -13,6 +13,7 @@ from unmdpo.core.errors import UserError
 from unmdpo.engine.pairs.score import score
 from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.engine.settings import ObjectiveChoice
+from unmdpo.engine.text.encoded import EncodedPairs
 from unmdpo.engine.training.checkpoint import checkpoints, load_checkpoint, save_checkpoint
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.optimizer import MasterWeights
@@ -94,6 +95,46 @@ def test_one_update_by_hand():
     # Adam's first step is as large as the learning rate in every coordinate: compare where gradients are not tiny
     expected = {name: p.detach() for name, p in slow.named_parameters()}
     assert same(weights(one), expected, atol=2e-4)
+
+
+@pytest.mark.parametrize(("objective", "scale"), [("unm-wr", None), ("beta-dpo", None), ("ulnm-ao", JointScale)])
+def test_equal_weights_change_nothing(objective, scale):
+    plain, equal = trainer(objective, scale, updates=3), replace(world()[1], weight=torch.ones(20))
+    weighed = trainer(objective, scale, data=equal, updates=3)
+    assert [line["loss"] for line in plain.run()] == [line["loss"] for line in weighed.run()]
+    assert same(weights(plain), weights(weighed))
+
+
+def test_a_weight_of_two_is_the_same_pair_twice_and_one_of_zero_none():
+    """One update on a batch of everything: Σ wᵢℓᵢ/n, where the weights are 1 on average."""
+    _, data = world()
+    twice = torch.ones(20)
+    twice[5], twice[7] = 2, 0
+    weight = twice / twice[torch.from_numpy(data.pairs.valid)].mean()
+    one = trainer("dpo", data=replace(data, weight=weight), updates=1, batch=20)
+    (line,) = one.run()
+    repeated = [i for i in range(20) for _ in range(int(twice[i]))]
+    index = torch.tensor(repeated)
+    same_pairs = TrainingData(
+        EncodedPairs.of(data.pairs.select(repeated)), data.strength[index], data.reference[index]
+    )
+    other = trainer("dpo", data=same_pairs, updates=1, batch=20)
+    (wanted,) = other.run()
+    assert line["loss"] == pytest.approx(wanted["loss"], rel=1e-5)
+    assert line["grad_norm"] == pytest.approx(wanted["grad_norm"], rel=1e-4)
+
+
+def test_the_sft_term_is_transformers_own_loss():
+    model, data = world()
+    slots = [i for i in batch_of(0, 20, 8, 42) if data.pairs.valid[i]]
+    losses = []
+    for pair in data.pairs.select(slots):
+        whole = torch.from_numpy(np.concatenate([pair.prompt, pair.chosen]).astype(np.int64))[None]
+        labels = whole.clone()
+        labels[0, : len(pair.prompt)] = -100
+        losses.append(model(whole, labels=labels).loss.item())
+    plain, beside = (next(iter(trainer("dpo", updates=1, sft=weight).run())) for weight in (0.0, 0.3))
+    assert beside["loss"] == pytest.approx(plain["loss"] + 0.3 * np.mean(losses), rel=1e-4)
 
 
 def test_training_learns_the_preferences():

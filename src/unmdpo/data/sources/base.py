@@ -52,6 +52,7 @@ class Texts(NamedTuple):
             domain=self.domain,
             language=self.language,
             votes=votes if second else tuple(-vote for vote in votes),
+            weight=row.weight(),
             margin=margin,
         )
 
@@ -102,7 +103,9 @@ class Source:
     def rule(self) -> StrengthRule:
         """How margins are cut: as the user says, or as is usual for this data."""
         given = self.settings.strength
-        usual = self.thresholds is not None and given.thresholds is None and given.levels == len(self.thresholds) + 1
+        if self.thresholds is None or given.thresholds is not None or given.continuous:
+            return given
+        usual = given.levels == len(self.thresholds) + 1
         return given.model_copy(update={"thresholds": self.thresholds}) if usual else given
 
     def comparisons(self, rows: Iterable[Row], bad: BadRows) -> Iterator[Comparison]:

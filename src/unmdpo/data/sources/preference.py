@@ -77,6 +77,7 @@ class PairReader:
             domain=row.optional_text("domain"),
             language=row.optional_text("language"),
             votes=_votes(row, self.rule.levels),
+            weight=row.weight(),
         )
 
     def _warn_once(self, first: Row) -> None:

@@ -163,8 +163,8 @@ def _is_labelled(row: Row) -> bool:
 
 
 def _read(source: Source, rows: Iterable[Row], bad: BadRows) -> Iterator[Comparison]:
-    if source.settings.strength.column is not None or source.settings.strength.thresholds is not None:
-        raise UserError("labels say how strong they are: leave out strength.column and strength.thresholds")
+    if source.settings.strength.model_fields_set & {"column", "thresholds", "continuous"}:
+        raise UserError("labels say how strong they are: of strength's settings, only levels and labels apply")
     rest = iter(rows)
     head = list(islice(rest, HEAD))
     values = [row.values[name] for row in head if (name := _label(row)) is not None and name in row]

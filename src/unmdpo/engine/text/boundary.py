@@ -28,8 +28,8 @@ class Joint(NamedTuple):
 
     @classmethod
     def of_turns(cls, prompt: str, turns: Prompt, shared: int, render: Render) -> "Joint | None":
-        """With a response of several turns, where only what the assistant says is scored, and those only after as many as
-        both responses share. None if the template writes a turn otherwise once others follow."""
+        """With a response of several turns. What the assistant says is scored, beginning with the turn where the two
+        responses part. None if the template writes a turn otherwise once others follow."""
         whole, spans = render(turns, False), []
         for place, turn in enumerate(turns):
             if turn.role != "assistant" or place < shared:

@@ -20,6 +20,7 @@ class TrainingData:
     reference: Tensor | None = None  # (n, 2) log-probabilities of chosen and rejected
     scale: Tensor | None = None  # (n,) frozen q
     unit: Tensor | None = None  # (n,) each pair's unit, for a scale trained with the policy
+    weight: Tensor | None = None  # (n,) how much each pair counts, 1 on average
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -46,6 +47,10 @@ class TrainingData:
             ref_rejected=on_device(None if known is None else known[:, 1]),
             scale=on_device(scales),
         )
+
+    def weighted(self, slots: Sequence[int], losses: Tensor) -> Tensor:
+        """(m,) losses of some slots, each as much as its pair counts."""
+        return losses if self.weight is None else losses * self.weight[list(slots)].to(losses)
 
     def units(self, slots: Sequence[int]) -> Tensor:
         if self.unit is None:

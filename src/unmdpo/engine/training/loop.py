@@ -137,7 +137,7 @@ class Validation:
                 state = trainer.adaptive_state
                 settings = trainer.objective.settings
                 adapted = [rule.adapt(pairs.log_ratio, state, train=False, **settings)[0]]
-            losses.append(rule.loss(pairs, *adapted, **trainer.objective.settings))
+            losses.append(trainer.losses(part, pairs, *adapted, data=self.data))
         pairs = self.data.logps(slots, logs[slots], None if scales is None else scales[slots])
         metrics = {"loss": float(torch.cat(losses).mean()), **batch_metrics(pairs, rule, trainer.resolved)}
         return {f"eval_{name}": value for name, value in metrics.items()}

@@ -1,8 +1,9 @@
 """Trains a policy on comparisons, one update at a time, with any packing and number of ranks.
 
-The loss is the mean over the valid pairs of the global batch. Pairs are laid out in microbatches of a fixed token
-budget, and each contributes its share of that mean, so the gradient does not depend on how pairs were packed or which
-rank computed them. Adaptive objectives get an extra pass without gradient first; the others do not pay for it.
+The loss is the mean over the valid pairs of the global batch, each as much as its weight. Pairs are laid out in
+microbatches of a fixed token budget, and each contributes its share of that mean, so the gradient does not depend on
+how pairs were packed or which rank computed them. Adaptive objectives get an extra pass without gradient first; the
+others do not pay for it.
 """
 
 from collections.abc import Iterator
@@ -25,7 +26,8 @@ from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.metrics import batch_metrics
 from unmdpo.engine.training.optimizer import MasterWeights, make_optimizer
 from unmdpo.engine.training.schedule import batch_of, learning_rate, update_seed
-from unmdpo.objectives import AdaptiveObjective, take
+from unmdpo.objectives import AdaptiveObjective, PairLogps, take
+from unmdpo.objectives.losses import sft
 from unmdpo.scale import PolicyTimeScale
 
 
@@ -182,10 +184,18 @@ class Trainer:
         logs = self.scorer(part.batch.to(self.device))
         index = torch.tensor(part.members)
         mine = None if scales is None else scales[index]
-        pairs = self.data.logps([batch.slots[i] for i in part.members], logs, mine)
+        slots = [batch.slots[i] for i in part.members]
+        pairs = self.data.logps(slots, logs, mine)
         index = index.to(self.device, non_blocking=True)
         adapted = [] if knobs is None else [take(knobs, index)]
-        return self.rule.loss(pairs, *adapted, **self.objective.settings), logs, index
+        return self.losses(slots, pairs, *adapted), logs, index
+
+    def losses(self, slots: list[int], pairs: PairLogps, *adapted: Any, data: TrainingData | None = None) -> Tensor:
+        """(m,) what is minimized, of some slots of the training data, or of other data."""
+        losses = self.rule.loss(pairs, *adapted, **self.objective.settings)
+        if self.settings.sft:
+            losses = losses + self.settings.sft * sft(pairs)
+        return (data or self.data).weighted(slots, losses)
 
     def _balance(self, batch: GlobalBatch, part: Microbatch) -> Tensor | float:
         """This microbatch's share of the auxiliary loss, by its tokens."""
@@ -240,7 +250,8 @@ class Trainer:
 
     def _step_scale(self, slots: list[int], logps: Tensor) -> None:
         assert self.scale is not None
-        self.scale.step(self.data.units(slots), self.evidence(slots, logps), self.data.strength[slots])
+        weight = None if self.data.weight is None else self.data.weight[slots]
+        self.scale.step(self.data.units(slots), self.evidence(slots, logps), self.data.strength[slots], weight)
 
     def evidence(self, slots: list[int], logps: Tensor) -> Tensor:
         """(m,) B = β·A of some slots, with A as in the objective: of whole responses, or per token."""

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from unmdpo.core.files import read_lines, write_json, write_lines
 from unmdpo.data import Prompt
-from unmdpo.data.table import ComparisonTable, prompt_of, prompt_text, write_parquet
+from unmdpo.data.parquet import write_parquet
+from unmdpo.data.table import ComparisonTable, prompt_of, prompt_text
 from unmdpo.engine.text.encoded import EncodedPairs
 from unmdpo.engine.training.loop import METRICS as METRICS_FILE
 from unmdpo.scale import ScaleEstimator, load_scale, save_scale

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from unmdpo.core.errors import UserError
 from unmdpo.data import Comparison, Prompt, fold_of
 from unmdpo.data.domains import domain_ids, modal_domains
 from unmdpo.data.identity import entropy_fold_of
@@ -88,6 +89,22 @@ def pair_hash(row: Comparison) -> str:
 
 def strengths(rows: Sequence[Comparison]) -> Tensor:
     return torch.from_numpy(ComparisonTable.of(rows).numbers("strength")).float()
+
+
+def weights(rows: Sequence[Comparison], valid: Tensor) -> Tensor | None:
+    """(n,) how much each row counts, 1 on average over those that are `valid`; a row that does not say so counts as
+    much as the average of those that do. None if no row says so."""
+    table = ComparisonTable.of(rows)
+    if "weight" not in table.chunks.names:
+        return None
+    given = torch.from_numpy(table.numbers("weight")).float()  # NaN where nothing is said
+    said = ~given.isnan() & valid
+    if not said.any():
+        return None
+    mean = given[said].mean()
+    if not mean:
+        raise UserError("the weights of all comparisons are zero: give some of them a positive weight")
+    return torch.where(given.isnan(), 1.0, given / mean)
 
 
 def vote_counts(rows: Sequence[Comparison]) -> Tensor | None:
