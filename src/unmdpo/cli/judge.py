@@ -1,22 +1,22 @@
 """`unmdpo judge`: a judge of one's own."""
 
+import re
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unmdpo.cli.audit import Config, Data, MaxBadRows, Revision, Source, StrictRows
+from unmdpo.cli.audit import Config, Data, MaxBadRows, Revision, Source, StrictRows, check_target
+from unmdpo.cli.look import Columns, reading_of, rule_of
 
 if TYPE_CHECKING:
+    from unmdpo.engine.inference.judges import JudgeSettings
     from unmdpo.stages.shared.judge_training import TrainedJudge
 
+JUDGE = "A reward model's folder or Hub name, package.module:function, or a .yaml file with a judge's settings."
+
 app = typer.Typer(help="Judges of your own.", no_args_is_help=True)
-
-
-@app.callback()
-def _group() -> None:
-    """One command so far, and still named."""
 
 
 @app.command()
@@ -74,6 +74,80 @@ def train(
         typer.secho("stopped; run the same command again to go on", err=True)
         raise typer.Exit(128 + (error.signal if isinstance(error, Stopped) else signal.SIGINT)) from error
     _show(judge)
+
+
+@app.command()
+def score(
+    data: Data,
+    judge: Annotated[str, typer.Argument(help=JUDGE)],
+    out: Annotated[Path, typer.Argument(help="The file to write, which `run` reads: .jsonl.")],
+    source: Source = "auto",
+    split: Annotated[str, typer.Option(help="The split to read, or 'all'.")] = "train",
+    revision: Revision = None,
+    config: Config = None,
+    column: Columns = None,
+    swap: Annotated[
+        bool, typer.Option("--swap", help="Where the judge prefers the other response, swap the two; else leave out.")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="For the order in which a judge of pairs sees them.")] = 42,
+    max_bad_rows: MaxBadRows = "1%",
+    strict: StrictRows = False,
+) -> None:
+    """Score both responses of every comparison, and write them with a margin: strengths for data that has none."""
+    from unmdpo.data import DataRef
+    from unmdpo.execute.progress import Lines
+    from unmdpo.stages.scoring import score_file
+
+    check_target(out)
+    lines = Lines(interval=10)
+    lines.shown["judge"] = 0.0
+    done = score_file(
+        DataRef.named(data, split, revision, config),
+        reading_of(source, column, rule_of(None, False), None, max_bad_rows, strict),
+        judge_of(judge),
+        out,
+        swap=swap,
+        seed=seed,
+        report=lambda text: lines.progress("judge", text),
+    )
+    total = done.written + done.undecided + (0 if swap else done.disagreed)
+    share = 100 * (1 - (done.disagreed + done.undecided) / max(1, total))
+    lost = {**done.left_out, "without a difference": done.undecided}
+    lost |= {} if swap else {"where the judge prefers the other response": done.disagreed}
+    typer.echo(f"{out}: {done.written:,} comparisons; the judge agrees with {share:.1f} % of {total:,} labels")
+    typer.echo("left out: " + ", ".join(f"{count:,} {why}" for why, count in lost.items()))
+    if done.spent:
+        typer.echo(f"spent: {', '.join(f'{count:,} {what}' for what, count in done.spent['spent'].items())}")
+    typer.echo(f"next: unmdpo look {out}")
+
+
+def judge_of(text: str) -> "JudgeSettings":
+    """A judge as a command names it."""
+    import yaml
+    from pydantic import TypeAdapter, ValidationError
+
+    from unmdpo.core.errors import UserError
+    from unmdpo.core.settings import plain
+    from unmdpo.engine.inference.judges import AnyJudge, TrainedJudge, kind_of
+
+    given: object = {"path": text}
+    if re.fullmatch(r"[\w.]+:\w+", text):
+        given = {"function": text}
+    elif text.endswith((".yaml", ".yml")):
+        try:
+            given = yaml.safe_load(Path(text).read_text("utf-8"))
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise UserError(f"{text}: cannot be read as a judge's settings: {error}") from error
+    try:
+        judge: JudgeSettings = TypeAdapter(AnyJudge).validate_python(given)
+    except ValidationError as error:
+        raise UserError(f"judge {text}: {plain(error.errors()[0]['msg'])}") from error
+    if isinstance(judge, TrainedJudge):
+        raise UserError(f"judge {text}: train it first, with `unmdpo judge train`, and name its folder")
+    check = kind_of(judge).check
+    if check is not None:
+        check(judge)
+    return judge
 
 
 def _show(judge: "TrainedJudge") -> None:

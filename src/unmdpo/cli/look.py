@@ -66,7 +66,7 @@ def look(
     for path in (html, json_file):
         check_target(path)
     ref = DataRef.named(data, split, revision, config)
-    reading = _reading(source, column, _rule(label, continuous), ignore, max_bad_rows, strict)
+    reading = reading_of(source, column, rule_of(label, continuous), ignore, max_bad_rows, strict)
     seen, draft = _seen(ref, reading, model, template, against or [])
     for subject, text in facts(seen):
         typer.echo(fill(f"{subject:<{LABEL}} {text}", WIDTH, subsequent_indent=" " * (LABEL + 1)))
@@ -107,7 +107,7 @@ def init(
 
     check_target(out)
     ref = DataRef.named(data, split, revision, config)
-    reading = _reading(source, column, _rule(label, continuous), ignore, max_bad_rows)
+    reading = reading_of(source, column, rule_of(label, continuous), ignore, max_bad_rows)
     seen, draft = _seen(ref, reading, model, template)
     if not seen.comparisons:
         raise UserError(f"{data}: {seen.strength_means}")
@@ -119,7 +119,7 @@ def init(
     typer.echo(f"{path}: {draft.comparisons:,} comparisons\nnext: unmdpo plan {path} && unmdpo run {path}")
 
 
-def _reading(
+def reading_of(
     source: str,
     columns: list[str] | None,
     strength: "StrengthRule",
@@ -146,7 +146,7 @@ def _reading(
     return Reading(source, SourceSettings(strength=strength), mapped, limit, ignore=tuple(ignored or ()))
 
 
-def _rule(labels: list[str] | None, continuous: bool) -> "StrengthRule":
+def rule_of(labels: list[str] | None, continuous: bool) -> "StrengthRule":
     """How strengths are read, as the options say."""
     from unmdpo.core.errors import UserError
     from unmdpo.core.settings import resolve

@@ -7,10 +7,10 @@ format a row came from.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from unmdpo.core.errors import DataError
-from unmdpo.data.identity import Message, Prompt, prompt_hash
+from unmdpo.data.identity import Message, Prompt, as_chat, prompt_hash
 
 BOTH_BAD = "both bad"
 
@@ -66,6 +66,18 @@ class Comparison:
     def pair(self) -> tuple[str, str]:
         """The unordered pair of responses: equal for both orientations."""
         return (min(self.chosen, self.rejected), max(self.chosen, self.rejected))
+
+    def to_row(self) -> dict[str, Any]:
+        """A row of JSON that is read as this comparison again, but for its strength."""
+        messages, tools = as_chat(self.prompt)
+        row: dict[str, Any] = {"prompt": messages} | ({} if tools is None else {"tools": tools})
+        for name, text, turns in (
+            ("chosen", self.chosen, self.chosen_turns),
+            ("rejected", self.rejected, self.rejected_turns),
+        ):
+            row[name] = [turn.to_dict() for turn in turns or (Message("assistant", text),)]
+        named = {"domain": self.domain, "language": self.language, "votes": list(self.votes), "weight": self.weight}
+        return row | {name: value for name, value in named.items() if value not in ("", [], None)}
 
 
 @dataclass(frozen=True)

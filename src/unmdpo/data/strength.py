@@ -7,6 +7,7 @@ import math
 import random
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations, pairwise
 from typing import Annotated, Any, Literal, Self
 
@@ -15,6 +16,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from unmdpo.core.errors import UnmdpoWarning, did_you_mean
 from unmdpo.core.settings import Nonnegative, Strict, Thresholds
+from unmdpo.data.comparison import Comparison
 from unmdpo.data.rows import Row
 
 STRENGTH_COLUMNS = ("strength", "preference_strength")
@@ -104,6 +106,11 @@ class StrengthRule(Strict):
                 stacklevel=2,
             )
         return [int(level) for level in levels]
+
+    def graded(self, rows: "Sequence[Comparison]") -> "list[Comparison]":
+        """Rows with a margin, with the strengths that follow from all of them."""
+        levels = iter(self.cut([row.margin for row in rows if row.margin is not None]))
+        return [row if row.margin is None else replace(row, strength=next(levels), margin=None) for row in rows]
 
 
 class PairRule(Strict):

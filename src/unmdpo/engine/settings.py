@@ -65,6 +65,17 @@ class ModelSource(Strict):
         return self.model_copy(update={"path": path, "revision": None, "gguf_file": None})
 
 
+class Sampling(Strict):
+    """How answers are drawn."""
+
+    samples: Count = Field(4, description="answers to each prompt")
+    temperature: Annotated[float, Field(gt=0, le=100)] = Field(1.0, description="below 1, likelier tokens more often")
+    top_p: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0, description="draw among the likeliest tokens that together have this probability"
+    )
+    seed: Seed = Field(SEED, description="of what is drawn")
+
+
 class AdapterSettings(Strict):
     """Train a LoRA adapter instead of all weights."""
 

@@ -24,15 +24,20 @@ def check_ranks(recipe: Recipe) -> None:
     for name in recipe.compute.ranks_of:
         if name not in shared:
             raise UserError(f"compute.ranks_of: no stages of kind '{name}' have ranks; {did_you_mean(name, shared)}")
-    for judge in map(kind_of, judges(recipe).values()):
-        if not judge.local and recipe.compute.ranks_of.get(JUDGEMENT_STAGE.name, 1) > 1:
-            raise UserError(f"a judge of kind '{judge.name}' is asked by one process: leave judgement out of ranks_of")
+    for key, judge in judges(recipe).items():
+        kind = kind_of(judge)
+        if key.startswith(JUDGE) and not kind.local and recipe.compute.ranks_of.get(JUDGEMENT_STAGE.name, 1) > 1:
+            raise UserError(f"a judge of kind '{kind.name}' is asked by one process: leave judgement out of ranks_of")
 
 
 def judges(recipe: Recipe) -> dict[str, JudgeSettings]:
-    """Key in the recipe → judge."""
+    """Key in the recipe → judge: those of the evaluation, and those that make training data."""
     named = {} if recipe.evaluation is None else recipe.evaluation.all_judges
-    return {f"{JUDGE}s.{name}" if name else JUDGE: judge for name, judge in named.items()}
+    found = {f"{JUDGE}s.{name}" if name else JUDGE: judge for name, judge in named.items()}
+    if recipe.data.strength.judge is not None:
+        found["data.strength.judge"] = recipe.data.strength.judge
+    rounds = {name: policy.after for name, policy in recipe.policies.items() if policy.after is not None}
+    return found | {f"policies.{name}.after.judge": after.judge for name, after in rounds.items()}
 
 
 def check_model(source: ModelSource) -> None:
@@ -83,6 +88,8 @@ def missing_places(recipe: Recipe) -> dict[str, str]:
         if isinstance(judge, TrainedJudge):
             models[f"{key}.train.model"] = judge.train.model
             data[f"{key}.train.path"] = judge.train.path
+    for name, policy in recipe.policies.items():
+        data[f"policies.{name}.after.prompts"] = None if policy.after is None else policy.after.prompts
     if recipe.evaluation is not None:
         for name, panel in recipe.evaluation.panels.items():
             data[f"evaluation.panels.{name}.path"] = panel.path

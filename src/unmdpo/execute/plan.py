@@ -20,7 +20,7 @@ from unmdpo.engine.ranks import local_device
 from unmdpo.engine.shapes import pair_lengths
 from unmdpo.engine.text.encode import Encoder
 from unmdpo.engine.text.encoded import EncodedPair, EncodedPairs
-from unmdpo.stages.data import COMPARISONS_STAGE, ENCODED_STAGE, MANY
+from unmdpo.stages.data import COMPARISONS_STAGE, ENCODED_STAGE, MANY, read_stage
 from unmdpo.stages.passes import PASS_STAGE
 from unmdpo.stages.pilots import PILOT_STAGE
 from unmdpo.stages.pipeline import Pipeline
@@ -55,7 +55,7 @@ def sizes_of(run: Pipeline) -> Sizes:
         return _sampled(run, finished[COMPARISONS_STAGE.name].path, _notes(run))
     if all(part.path is not None and _here(part.path) for part in data.parts.values()):
         with tempfile.TemporaryDirectory() as name:
-            stage, folder = run.stages[COMPARISONS_STAGE.name], Path(name)
+            stage, folder = read_stage(run.stages), Path(name)
             notes = Job(stage, folder, {}, run.recipe.compute, lambda _: None).do()
             return _sampled(run, folder, notes)
     assumed = ["lengths as in HelpSteer3"]

@@ -35,7 +35,7 @@ from unmdpo.execute.plan import Plan, Sizes, plan, too_large
 from unmdpo.execute.progress import View
 from unmdpo.execute.row_counts import count_rows
 from unmdpo.recipe import Recipe
-from unmdpo.stages.data import COMPARISONS_STAGE, PANEL_STAGE, VALIDATION_STAGE
+from unmdpo.stages.data import COMPARISONS_STAGE, PANEL_STAGE, VALIDATION_STAGE, read_stage
 from unmdpo.stages.evaluation import JUDGEMENT_STAGE
 from unmdpo.stages.judge import JUDGE_STAGE, places
 from unmdpo.stages.pilots import PILOT_STAGE
@@ -95,11 +95,9 @@ def outside(run: Pipeline, wanted: Sequence[str]) -> list[str]:
             checks.append(partial(check_model, model))
     if isinstance(reference, ModelSource) and not absent.keys() & {"model.path", "reference.path"}:
         checks.append(partial(check_same_tokens, run.recipe.model, reference))
-    if judging:
-        whole = [
-            (key, check) for key, check in check_judges(run.recipe) if not any(k.startswith(f"{key}.") for k in absent)
-        ]
-        checks += [check for _, check in whole]
+    for key, check in check_judges(run.recipe):
+        if (judging or not key.startswith(JUDGE)) and not any(other.startswith(f"{key}.") for other in absent):
+            checks.append(check)
     return [*found, *_problems(checks)]
 
 
@@ -119,7 +117,7 @@ def judges_data(run: Pipeline, wanted: Sequence[str]) -> list[str]:
 
 def flattering(run: Pipeline, wanted: Sequence[str]) -> list[str]:
     """Judges that learn from what policies learn from: from a file with the same content, or the same split."""
-    parts, read = run.recipe.data.parts.values(), run.stages[COMPARISONS_STAGE.name].settings.files
+    parts, read = run.recipe.data.parts.values(), read_stage(run.stages).settings.files
     splits, contents = {(part.place, part.split) for part in parts}, _checksums(read)
     found = []
     for name in wanted:
@@ -131,6 +129,10 @@ def flattering(run: Pipeline, wanted: Sequence[str]) -> list[str]:
             found.append(
                 f"{name} learns from the policies' own pairs, {given.path}: it may favour what they learned there"
             )
+    known = judges(run.recipe)
+    tables = [judge for key, judge in known.items() if key.startswith(JUDGE)]
+    found += [f"{key} is one of the evaluation's judges: its tables flatter what was made with it"
+              for key, judge in known.items() if not key.startswith(JUDGE) and judge in tables]  # fmt: skip
     return found
 
 
@@ -231,7 +233,7 @@ def read_data(run: Pipeline, wanted: Sequence[str], view: View) -> tuple[list[st
 
 def too_few(run: Pipeline, wanted: Sequence[str]) -> list[str]:
     """Batches and folds that the data cannot fill."""
-    read = run.finished.get(COMPARISONS_STAGE.name)
+    read = run.finished.get(read_stage(run.stages).name)
     if read is None:
         return []
     pairs, prompts, recipe = read.manifest["notes"]["comparisons"], read.manifest["notes"]["prompts"], run.recipe

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from unmdpo.engine.text.encode import REMARKS
 from unmdpo.stages.data import COMPARISONS_STAGE, ENCODED_STAGE
 from unmdpo.stages.pipeline import Pipeline
+from unmdpo.stages.scoring import READ
 from unmdpo.stages.shared.files import BAD_ROWS
 
 
@@ -27,13 +28,16 @@ def count_rows(run: Pipeline) -> RowCounts | None:
     if comparisons is None:
         return None
     notes = comparisons.manifest["notes"]
-    bad = f"bad ({comparisons.path / BAD_ROWS.name})" if notes["bad"] else "bad"
+    read = run.finished.get(READ, comparisons)
+    bad = f"bad ({read.path / BAD_ROWS.name})" if notes["bad"] else "bad"
     counts = {"rows read": notes["read"], bad: notes["bad"]}
     counts |= {f"left out ({why})": count for why, count in notes["left_out"].items()}
     tied = f"ties ({notes['both_bad']:,} both bad)" if notes["both_bad"] else "ties"
     weighted = any(weight != 1 for weight in notes.get("weights", {}).values())
     trained = "training comparisons, by weight" if weighted else "training comparisons"
     counts |= {"comparisons": notes["found"], tied: notes["ties"], "held out": notes["held_out"]}
+    if "disagreed" in notes:
+        counts |= {"left out (the judge prefers the other response)": notes["disagreed"]}
     counts |= {trained: notes["comparisons"]}
     remarks = []
     if encoded is not None:

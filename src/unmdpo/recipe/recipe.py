@@ -11,9 +11,10 @@ from unmdpo.core.errors import UserError
 from unmdpo.core.settings import SEED, Name, Positive, Seed, Strict, among, error_at, names_only
 from unmdpo.engine.inference.judges import kind_of
 from unmdpo.engine.settings import ComputeSettings, LoggingSettings, ModelSource, ObjectiveChoice, TrainingSettings
-from unmdpo.objectives.table import BETA, INITIAL, OBJECTIVES
+from unmdpo.objectives.table import BETA, INITIAL, OBJECTIVES, Objective
 from unmdpo.recipe import shared_margin
 from unmdpo.recipe.evaluation import EvaluationRecipe, PrimaryRecipe, PublishedRecipe
+from unmdpo.recipe.rounds import RoundRecipe
 from unmdpo.recipe.seeds import TrainingRun, pair_by_seed, with_seed
 from unmdpo.recipe.settings import DataRecipe, PilotsRecipe, PolicyRecipe, ScaleRecipe
 
@@ -136,6 +137,28 @@ class Recipe(Strict):
         if not objective.scale and policy.scale is not None:
             raise error_at((*key, "scale"), f"objective '{policy.objective}' does not use a scale")
         _check_settings(policy.choice, key)
+        if policy.after is not None:
+            self._check_round(policy.after, [*self.policies][: [*self.policies].index(name)], objective, key)
+
+    def _check_round(self, spec: RoundRecipe, earlier: list[str], objective: Objective, key: tuple[str, ...]) -> None:
+        known = [INITIAL, *earlier]
+        among(known, spec.policy, (*key, "after", "policy"), f"'{spec.policy}' is not a policy above this one")
+        if objective.scale:
+            raise error_at(key, "scales are of the training data: after another policy, take an objective without one")
+        adapter = None
+        if spec.policy != INITIAL:
+            adapter = self.training.with_overrides(self.policies[spec.policy].training).adapter
+        if adapter is not None and not adapter.merge:
+            raise error_at((*key, "after", "policy"), f"'{spec.policy}' is an adapter: set merge in its settings")
+
+    def start_of(self, training: str) -> str | None:
+        """The training that this one comes after: of the same seed, if it has several; None: the initial model."""
+        name, _, seed = training.partition("@")
+        after = self.policies[name].after
+        if after is None or after.policy == INITIAL:
+            return None
+        runs = [run.name for run in self.runs[after.policy]]
+        return with_seed(after.policy, int(seed)) if seed and f"{after.policy}@{seed}" in runs else runs[0]
 
     @model_validator(mode="after")
     def _four_bits_have_one_rank(self) -> Self:

@@ -30,7 +30,7 @@ from unmdpo.data.identity import FOLD_SEED
 from unmdpo.data.load import AUTO
 from unmdpo.data.sources import SOURCES
 from unmdpo.data.sources.base import HubData
-from unmdpo.data.strength import PairRule, StrengthRule
+from unmdpo.data.strength import PairRule
 from unmdpo.engine.settings import (
     MAX_LENGTH,
     PAPER_UPDATES,
@@ -40,6 +40,7 @@ from unmdpo.engine.settings import (
     TrainingOverrides,
 )
 from unmdpo.objectives.table import OBJECTIVES
+from unmdpo.recipe.rounds import RoundRecipe, StrengthRecipe
 from unmdpo.scale.settings import EstimatorSettings
 from unmdpo.scale.table import ESTIMATORS
 
@@ -87,7 +88,7 @@ class RowsRecipe(Strict):
         {}, description="what a column holds → its name, with dots into nested fields, such as chosen: answers.0.text"
     )
     ignore: list[str] = Field([], description="columns to leave out; pictures and sound must be named here")
-    strength: StrengthRule = Field(StrengthRule(), description="how strengths are read, or cut from margins")
+    strength: StrengthRecipe = Field(StrengthRecipe(), description="how strengths are read, or cut from margins")
     pairing: PairRule = Field(PairRule(), description="which of several scored responses are compared")
 
     @model_validator(mode="after")
@@ -139,6 +140,8 @@ class DataRecipe(RowsRecipe):
         if not self.mix:
             super()._check_place()
             return
+        if any(part.strength.judge is not None for part in self.mix.values()):
+            raise ValueError("a judge gives strengths to one data set: for several, use `unmdpo judge score` first")
         for name, field in RowsRecipe.model_fields.items():
             if getattr(self, name) != field.default:
                 raise error_at(("data", name), "with a mix, this belongs to its parts")
@@ -250,6 +253,7 @@ class PolicyRecipe(Strict):
     settings: dict[str, Any] = Field({}, description="the objective's settings, such as beta or tau")
     training: TrainingOverrides = Field(TrainingOverrides(), description="what it does otherwise than `training`")
     seeds: Seeds = Field((), description="train it once with each; tables show means over them, and each of them")
+    after: RoundRecipe | None = Field(None, description="train on answers of another policy, starting from it")
 
     @model_validator(mode="after")
     def _one_way_to_say_seeds(self) -> Self:

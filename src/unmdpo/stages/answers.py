@@ -18,14 +18,11 @@ from unmdpo.engine.inference.remote import RemoteGenerator
 from unmdpo.engine.inference.vllm import Served, serving
 from unmdpo.engine.models import load_in_four_bits, load_tokenizer
 from unmdpo.engine.ranks import Ranks, local_device
-from unmdpo.engine.settings import ModelSource
+from unmdpo.engine.settings import ModelSource, Sampling
 from unmdpo.engine.sharding import open_to_read
 from unmdpo.engine.text.encode import Encoder
 from unmdpo.objectives.table import INITIAL
-from unmdpo.stages.convert import converted_model
-from unmdpo.stages.data import panel
-from unmdpo.stages.policies import policy
-from unmdpo.stages.shared.base import Files, Graph, Job, Kind, Notes, PinnedModel, Stage
+from unmdpo.stages.shared.base import Files, Job, Kind, Notes, PinnedModel, Stage
 from unmdpo.stages.shared.estimates import Cost, Estimates
 from unmdpo.stages.shared.files import GENERATIONS, MODEL, PANEL, Panel
 from unmdpo.store.artifact import Line
@@ -39,6 +36,7 @@ class AnswerSettings(Strict):
     max_new_tokens: int
     answers: str | None  # a file with answers that were made elsewhere
     files: Files
+    sampling: Sampling | None = None  # None: one greedy answer
 
 
 class ServedSettings(AnswerSettings):
@@ -47,33 +45,8 @@ class ServedSettings(AnswerSettings):
     server: Endpoint | Vllm | Literal["vllm"]
 
 
-def generation(graph: Graph, candidate: str, panel_name: str) -> Stage[AnswerSettings]:
-    evaluation, model = graph.recipe.evaluation, graph.recipe.model
-    assert evaluation is not None
-    given, suffix = evaluation.answers.get(candidate), ""
-    if isinstance(given, ModelSource):
-        model, suffix = given, f"[{candidate}]"
-    inputs: dict[str, Stage[Any]] = {"panel": panel(graph, panel_name), **converted_model(graph, model, suffix)}
-    answers = given if isinstance(given, str) else None
-    server = evaluation.generator if given is None or isinstance(given, ModelSource) else None
-    if isinstance(given, Endpoint):
-        server = given
-    if candidate in graph.recipe.trained and candidate not in evaluation.answers:
-        inputs["policy"] = policy(graph, candidate)
-    settings = AnswerSettings(
-        model=graph.pin_model(model),
-        max_new_tokens=evaluation.max_new_tokens,
-        answers=answers,
-        files=graph.files([answers]),
-    )
-    if server is not None:
-        named = server.naming(candidate) if isinstance(server, Endpoint) else server
-        settings = ServedSettings(**dict(settings), server=named)
-    return graph.stage(GENERATION_STAGE, settings, inputs, GENERATION_STAGE.stage_name(candidate, panel_name))
-
-
 def answer(job: Job[AnswerSettings]) -> Notes:
-    """Writes greedy responses to every prompt of a panel; resumes after the last complete batch."""
+    """Writes responses to every prompt of a panel; resumes after the last complete batch."""
     if job.settings.answers is not None:
         return _bring_in(job, Path(job.settings.answers))
     if isinstance(job.settings, ServedSettings):
@@ -83,7 +56,9 @@ def answer(job: Job[AnswerSettings]) -> Notes:
     begun: list[Any] = ranks.share([] if journal is None else journal.values)
     # with more free memory, batches would be larger now
     settings = GenerationSettings(
-        max_new_tokens=job.settings.max_new_tokens, token_budget=begun[0]["budget"] if begun else None
+        max_new_tokens=job.settings.max_new_tokens,
+        token_budget=begun[0]["budget"] if begun else None,
+        sampling=job.settings.sampling,
     )
     generator = Generator(_policy(job, source), Encoder.of(source), settings)
     if journal is not None and not begun:
@@ -110,7 +85,7 @@ def _ask(job: Job[AnswerSettings], settings: ServedSettings) -> Notes:
 
 def _ask_at(job: Job[AnswerSettings], server: Endpoint) -> Notes:
     tokenizer = load_tokenizer(job.source(job.settings.model))
-    generator = RemoteGenerator(server, tokenizer, job.settings.max_new_tokens)
+    generator = RemoteGenerator(server, tokenizer, job.settings.max_new_tokens, job.settings.sampling)
     journal = Journal(job.state / BATCHES)
     return _collect(job, generator, job.load(PANEL, "panel"), journal, journal.values)
 
@@ -140,15 +115,16 @@ def _collect(
 ) -> Notes:
     """Adds the answers that are missing to those that an earlier attempt began with, batch by batch, and saves all of
     them in order. The first rank keeps the journal."""
-    done = [*begun]
+    done, count = [*begun], 1 if job.settings.sampling is None else job.settings.sampling.samples
+    asked = [prompt for prompt in prompts.prompts for _ in range(count)]
     answered = {response["prompt"] for batch in done for response in batch}
-    for batch in generator.generate(prompts.prompts, answered):
+    for batch in generator.generate(asked, answered):
         done.append([response.to_dict() for response in batch])
         if journal is not None:
             journal.add(done[-1])
-        job.report(f"{sum(map(len, done))}/{len(prompts)} answered")
+        job.report(f"{sum(map(len, done))}/{len(asked)} answered")
     ordered = sorted((response for batch in done for response in batch), key=lambda response: int(response["prompt"]))
-    rows = [{"prompt_hash": prompts.hashes[response["prompt"]]} | response for response in ordered]
+    rows = [{"prompt_hash": prompts.hashes[response["prompt"] // count]} | response for response in ordered]
     if journal is not None:
         job.save(GENERATIONS, rows)
     return {"tokens": sum(row["tokens"] for row in rows), "unfinished": sum(not row["finished"] for row in rows)}
@@ -205,7 +181,8 @@ def _answering_cost(estimates: Estimates, stage: Stage[AnswerSettings]) -> Cost:
     ):
         return Cost()
     prompts: int = estimates.panel(stage.inputs["panel"].settings.size)
-    written = estimates.writing(settings.model, float(prompts * settings.max_new_tokens))
+    samples = 1 if settings.sampling is None else settings.sampling.samples
+    written = estimates.writing(settings.model, float(samples * prompts * settings.max_new_tokens))
     # vLLM takes most of a GPU, whatever it serves
     return replace(written, memory=estimates.memory) if isinstance(settings, ServedSettings) else written
 

@@ -2,6 +2,8 @@
 
 import warnings
 from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -18,12 +20,14 @@ from unmdpo.engine.text.encode import Encoder
 from unmdpo.engine.text.encoded import EncodedPairs
 from unmdpo.recipe.settings import MixedRows, ValidationRecipe
 from unmdpo.stages.convert import converted_model
+from unmdpo.stages.scoring import READ, graded
 from unmdpo.stages.shared.base import Files, Graph, Job, Kind, Notes, PinnedModel, Stage
 from unmdpo.stages.shared.files import COMPARISONS, PAIRS, PANEL, VALIDATION, Panel
 from unmdpo.stages.shared.rows import NO_QUANTILES, LoadedRows, Quantiles
 from unmdpo.store.artifact import ArtifactFile
 
 MANY = 0.05  # share of the comparisons that may be left out without a word
+AFTER = "after "  # begins the names of inputs whose prompts a panel leaves out
 LOST_TO = {"read": "rows read", "bad": "bad", "ties": "ties"}
 
 
@@ -51,7 +55,7 @@ class EncodedSettings(Strict):
     max_length: int
 
 
-def comparisons(graph: Graph) -> Stage[ComparisonsSettings]:
+def comparisons(graph: Graph) -> Stage[Any]:
     """The training comparisons; the only validation setting that affects them is a held-out share."""
     data = graph.recipe.data
     settings = ComparisonsSettings(
@@ -59,7 +63,13 @@ def comparisons(graph: Graph) -> Stage[ComparisonsSettings]:
         held_out=data.validation if data.validation.fraction is not None else None,
         files=graph.data_files(part.path for part in data.parts.values()),
     )
-    return graph.stage(COMPARISONS_STAGE, settings, {})
+    judged = data.strength.judge is not None
+    return graded(graph, graph.stage(COMPARISONS_STAGE, settings, {}, READ if judged else None))
+
+
+def read_stage(stages: Mapping[str, Stage[Any]]) -> Stage[Any]:
+    """The stage that reads the training comparisons, among all stages of a run."""
+    return stages.get(READ) or stages[COMPARISONS_STAGE.name]
 
 
 def validation(graph: Graph) -> Stage[ValidationSettings]:
@@ -75,7 +85,7 @@ def panel(graph: Graph, name: str) -> Stage[PanelSettings]:
     panels = graph.recipe.evaluation.panels
     spec, earlier = panels[name], [*panels][: [*panels].index(name)]
     inputs: dict[str, Stage[PanelSettings] | Stage[ValidationSettings]] = {
-        f"after {other}": panel(graph, other) for other in earlier
+        f"{AFTER}{other}": panel(graph, other) for other in earlier
     }
     if spec.path is None:
         inputs[VALIDATION_STAGE.name] = validation(graph)
@@ -84,8 +94,14 @@ def panel(graph: Graph, name: str) -> Stage[PanelSettings]:
 
 
 def encoded(graph: Graph, model: ModelSource, suffix: str = "") -> Stage[EncodedSettings]:
+    return encoding(graph, model, {"comparisons": comparisons(graph), **converted_model(graph, model, suffix)}, suffix)
+
+
+def encoding(
+    graph: Graph, model: ModelSource, inputs: Mapping[str, Stage[Any]], suffix: str
+) -> Stage[EncodedSettings]:
+    """Any comparisons as tokens."""
     settings = EncodedSettings(model=graph.pin_model(model), max_length=graph.recipe.data.max_length)
-    inputs = {"comparisons": comparisons(graph), **converted_model(graph, model, suffix)}
     return graph.stage(ENCODED_STAGE, settings, inputs, f"{ENCODED_STAGE.name}{suffix}")
 
 
@@ -146,14 +162,18 @@ def _validation_parts(settings: ValidationSettings) -> dict[str, MixedRows]:
 def draw_panel(job: Job[PanelSettings]) -> Notes:
     """Draws prompts from the validation rows or a file of prompts, stratified by domain."""
     if job.settings.path is None:
-        rows = job.load(VALIDATION, VALIDATION_STAGE.name)
+        rows = (
+            job.load(COMPARISONS, "comparisons")
+            if "comparisons" in job.inputs
+            else job.load(VALIDATION, VALIDATION_STAGE.name)
+        )
         prompts, domains = {row.prompt_hash: row.prompt for row in rows}, modal_domains(rows)
     else:
         prompts, domains = read_prompts(expand_home(job.settings.path))
     earlier = {
         prompt
         for name, artifact in job.inputs.items()
-        if name != VALIDATION_STAGE.name
+        if name.startswith(AFTER)
         for prompt in PANEL.load(artifact).hashes
     }
     drawn = sample_panel(domains, job.settings.size, job.settings.seed, exclude=earlier)

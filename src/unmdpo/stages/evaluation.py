@@ -1,32 +1,28 @@
-"""Scores of answers."""
+"""Answers to panels, and their scores."""
 
 import contextlib
 from typing import Any
 
 import numpy as np
 
-from unmdpo.core.settings import Strict
+from unmdpo.engine.inference.endpoints import Endpoint
 from unmdpo.engine.inference.function_judge import checked
-from unmdpo.engine.inference.judges import AnyJudge, TrainedJudge, kind_of
+from unmdpo.engine.inference.judges import kind_of
 from unmdpo.engine.inference.pairwise import PairwiseJudge, Question
-from unmdpo.engine.inference.reward_model import RewardModel
 from unmdpo.engine.inference.text_judge import TextJudge
 from unmdpo.engine.ranks import Ranks
-from unmdpo.stages.answers import generation
+from unmdpo.engine.settings import ModelSource
+from unmdpo.stages.answers import GENERATION_STAGE, AnswerSettings, ServedSettings
+from unmdpo.stages.convert import converted_model
 from unmdpo.stages.data import panel
-from unmdpo.stages.judge import JUDGE_STAGE, trained_judge
-from unmdpo.stages.shared.base import Files, Graph, Job, Kind, Notes, PinnedModel, Stage
+from unmdpo.stages.policies import policy
+from unmdpo.stages.scoring import ScoringSettings, judge_files, opened, scoring_cost, scoring_inputs, spent_by
+from unmdpo.stages.shared.base import Graph, Job, Kind, Notes, Stage
 from unmdpo.stages.shared.estimates import Cost, Estimates
-from unmdpo.stages.shared.files import GENERATIONS, MODEL, PANEL, SCORES, Panel
+from unmdpo.stages.shared.files import GENERATIONS, PANEL, SCORES, Panel
 from unmdpo.stats.evaluation import Judged
 from unmdpo.store.artifact import Artifact, Line
 from unmdpo.store.journal import Journal
-
-
-class JudgementSettings(Strict):
-    judge: AnyJudge
-    files: Files
-    seed: int | None  # for the order in which pairwise judges see responses
 
 
 def judgement_name(candidate: str, panel_name: str, judge: str) -> str:
@@ -34,7 +30,7 @@ def judgement_name(candidate: str, panel_name: str, judge: str) -> str:
     return JUDGEMENT_STAGE.stage_name(candidate, panel_name, *([judge] if judge else []))
 
 
-def judgement(graph: Graph, candidate: str, panel_name: str, judge_name: str) -> Stage[JudgementSettings]:
+def judgement(graph: Graph, candidate: str, panel_name: str, judge_name: str) -> Stage[ScoringSettings]:
     """`candidate` is one training of a policy."""
     evaluation = graph.recipe.evaluation
     assert evaluation is not None
@@ -46,45 +42,60 @@ def judgement(graph: Graph, candidate: str, panel_name: str, judge_name: str) ->
     }
     if kind.pairwise:
         inputs["baseline"] = generation(graph, graph.recipe.baseline_of(candidate), panel_name)
-    if isinstance(settings_of_judge, TrainedJudge):
-        inputs[JUDGE_STAGE.name] = trained_judge(graph, judge_name, settings_of_judge.train)
-    settings = JudgementSettings(
+    inputs |= scoring_inputs(graph, settings_of_judge, judge_name)
+    settings = ScoringSettings(
         judge=settings_of_judge,
-        files=graph.files([] if kind.files is None else kind.files(settings_of_judge)),
+        files=judge_files(graph, settings_of_judge),
         seed=graph.recipe.seed if kind.pairwise else None,
     )
     return graph.stage(JUDGEMENT_STAGE, settings, inputs, judgement_name(candidate, panel_name, judge_name))
 
 
-def judge(job: Job[JudgementSettings]) -> Notes:
+def generation(graph: Graph, candidate: str, panel_name: str) -> Stage[AnswerSettings]:
+    evaluation, model = graph.recipe.evaluation, graph.recipe.model
+    assert evaluation is not None
+    given, suffix = evaluation.answers.get(candidate), ""
+    if isinstance(given, ModelSource):
+        model, suffix = given, f"[{candidate}]"
+    inputs: dict[str, Stage[Any]] = {"panel": panel(graph, panel_name), **converted_model(graph, model, suffix)}
+    answers = given if isinstance(given, str) else None
+    server = evaluation.generator if given is None or isinstance(given, ModelSource) else None
+    if isinstance(given, Endpoint):
+        server = given
+    if candidate in graph.recipe.trained and candidate not in evaluation.answers:
+        inputs["policy"] = policy(graph, candidate)
+    settings = AnswerSettings(
+        model=graph.pin_model(model),
+        max_new_tokens=evaluation.max_new_tokens,
+        answers=answers,
+        files=graph.files([answers]),
+    )
+    if server is not None:
+        named = server.naming(candidate) if isinstance(server, Endpoint) else server
+        settings = ServedSettings(**dict(settings), server=named)
+    return graph.stage(GENERATION_STAGE, settings, inputs, GENERATION_STAGE.stage_name(candidate, panel_name))
+
+
+def score_answers(job: Job[ScoringSettings]) -> Notes:
     """Scores each response."""
     prompts, responses = job.load(PANEL, "panel"), job.load(GENERATIONS, "generation")
     kind = kind_of(job.settings.judge)
-    opened = _opened(job)
+    judge = opened(job)
     if kind.pairwise:
-        scores = _preferences(opened, job, prompts, responses)
+        scores = _preferences(judge, job, prompts, responses)
     else:
-        scores = checked(opened, prompts.prompts, [row["text"] for row in responses])
+        scores = checked(judge, prompts.prompts, [row["text"] for row in responses])
     rows = [
         {"prompt_hash": row["prompt_hash"], "score": score, "characters": len(row["text"])}
         for row, score in zip(responses, scores, strict=True)
     ]
     if Ranks.current().first:
         job.save(SCORES, rows)
-    spent = {"spent": dict(opened.spent)} if isinstance(opened, TextJudge) else {}
-    return {"mean_score": float(np.mean(scores)), **spent}
-
-
-def _opened(job: Job[JudgementSettings]) -> Any:
-    """The judge; if it was trained for this run, it reads conversations as it did then."""
-    if JUDGE_STAGE.name in job.inputs:
-        start: PinnedModel = job.stage.inputs[JUDGE_STAGE.name].settings.model
-        return RewardModel(start.at_path(str(job.load(MODEL, JUDGE_STAGE.name))))
-    return kind_of(job.settings.judge).open(job.settings.judge)
+    return {"mean_score": float(np.mean(scores)), **spent_by(judge)}
 
 
 def _preferences(
-    judge: PairwiseJudge | TextJudge, job: Job[JudgementSettings], prompts: Panel, responses: list[Line]
+    judge: PairwiseJudge | TextJudge, job: Job[ScoringSettings], prompts: Panel, responses: list[Line]
 ) -> list[float]:
     """The probability that the judge prefers each response to the baseline's. Resumes where it stopped, since every
     answer may cost money."""
@@ -116,18 +127,11 @@ def load_scores(artifact: Artifact, prompts: Panel) -> Judged:
     return Judged(*(np.array(column, dtype=np.float64) for column in columns))
 
 
-def _judging_cost(estimates: Estimates, stage: Stage[JudgementSettings]) -> Cost:
+def _judging_cost(estimates: Estimates, stage: Stage[ScoringSettings]) -> Cost:
     """The cost of a judge that runs on this machine; zero for others."""
-    judge, prompts = stage.settings.judge, estimates.panel(stage.inputs["panel"].settings.size)
+    prompts = estimates.panel(stage.inputs["panel"].settings.size)
     written = stage.inputs["generation"].settings.max_new_tokens
-    trained, model = stage.inputs.get(JUDGE_STAGE.name), kind_of(judge).model
-    if trained is not None:
-        read = trained.settings.model
-    elif model is not None:
-        read = model(judge)
-    else:
-        return Cost()
-    return estimates.reading(read, prompts * (estimates.mean_prompt + written))
+    return scoring_cost(estimates, stage, prompts * (estimates.mean_prompt + written))
 
 
-JUDGEMENT_STAGE = Kind("judgement", judge, uses_model=True, ranked="on request", cost=_judging_cost)
+JUDGEMENT_STAGE = Kind("judgement", score_answers, uses_model=True, ranked="on request", cost=_judging_cost)

@@ -22,6 +22,8 @@ from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.loop import Validation
 from unmdpo.engine.training.trainer import Trainer
 from unmdpo.recipe.recipe import as_yaml
+from unmdpo.recipe.rounds import RoundRecipe
+from unmdpo.recipe.settings import PolicyRecipe
 from unmdpo.scale import PolicyTimeScale, Rows, make_estimator
 from unmdpo.scale.table import ESTIMATORS
 from unmdpo.stages.convert import converted_model
@@ -35,7 +37,9 @@ from unmdpo.stages.data import (
     validation,
 )
 from unmdpo.stages.reference import features, reference
+from unmdpo.stages.rounds import round_inputs
 from unmdpo.stages.scales import EstimatorChoice, estimator_choice, scale, scale_of_rows, units_of
+from unmdpo.stages.scoring import GRADED_STAGE, READ, TRAINED
 from unmdpo.stages.shared.base import VALIDATED, Graph, Job, Kind, Notes, PinnedModel, Stage
 from unmdpo.stages.shared.estimates import Cost, Estimates
 from unmdpo.stages.shared.files import ADAPTER, COMPARISONS, ESTIMATOR, METRICS, MODEL, PAIRS, POLICY_SCALE, REFERENCE
@@ -43,6 +47,7 @@ from unmdpo.stages.shared.training import TrainedModel, train_in, with_beta
 from unmdpo.stages.shared.units import strengths, weights
 
 PREFIX = "validation "  # of the inputs that validation needs, before the names of those of training
+OF_DATA = (COMPARISONS_STAGE, GRADED_STAGE, ENCODED_STAGE)
 TWINS = ("comparisons", "encoded", "reference", "features")
 
 
@@ -56,10 +61,13 @@ def validation_inputs(graph: Graph, inputs: Mapping[str, Stage[Any]]) -> dict[st
 
 def _on_validation(graph: Graph, stage: Stage[Any]) -> Stage[Any]:
     """The same stage on the validation comparisons."""
+    if stage.kind is GRADED_STAGE:
+        inputs = {**stage.inputs, READ: _on_validation(graph, stage.inputs[READ]), TRAINED: stage}
+        return graph.stage(stage.kind, stage.settings, inputs, f"{stage.name}{VALIDATED}")
     if stage.kind is COMPARISONS_STAGE:
         return graph.stage(PREFERENCES_STAGE, validation(graph).settings, {COMPARISONS_STAGE.name: stage})
     inputs = {
-        name: _on_validation(graph, needed) if needed.kind in (COMPARISONS_STAGE, ENCODED_STAGE) else needed
+        name: _on_validation(graph, needed) if needed.kind in OF_DATA else needed
         for name, needed in stage.inputs.items()
     }
     return graph.stage(stage.kind, stage.settings, inputs, f"{stage.name}{VALIDATED}")
@@ -121,6 +129,8 @@ def policies(graph: Graph) -> None:
 
 def policy(graph: Graph, name: str) -> Stage[PolicySettings]:
     recipe, spec, model = graph.recipe, graph.recipe.trained[name], graph.recipe.model
+    if spec.after is not None:
+        return _after(graph, name, spec, spec.after)
     inputs: dict[str, Stage[Any]] = {
         "comparisons": comparisons(graph),
         "encoded": encoded(graph, model),
@@ -147,6 +157,22 @@ def policy(graph: Graph, name: str) -> Stage[PolicySettings]:
         inputs |= validation_inputs(graph, inputs)
     settings = PolicySettings(
         model=graph.pin_model(model), objective=spec.choice, beta=recipe.beta, training=training, joint=joint
+    )
+    return graph.stage(POLICY_STAGE, settings, inputs, POLICY_STAGE.stage_name(name))
+
+
+def _after(graph: Graph, name: str, spec: PolicyRecipe, after: RoundRecipe) -> Stage[PolicySettings]:
+    """A policy that starts from another one, and learns from its answers."""
+    recipe, before = graph.recipe, graph.recipe.start_of(name)
+    inputs = round_inputs(graph, name, after, None if before is None else policy(graph, before))
+    if not spec.choice.objective.reference:
+        del inputs["reference"]
+    settings = PolicySettings(
+        model=graph.pin_model(recipe.model),
+        objective=spec.choice,
+        beta=recipe.beta,
+        training=recipe.seeded_training.with_overrides(spec.training).without_validation,
+        joint=None,
     )
     return graph.stage(POLICY_STAGE, settings, inputs, POLICY_STAGE.stage_name(name))
 

@@ -1,5 +1,6 @@
 """The initial model on the data: log-probabilities for every pair, embeddings for every prompt."""
 
+from collections.abc import Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -42,16 +43,22 @@ def reference(
 ) -> Stage[ReferenceSettings]:
     """The log-probabilities that a policy, perhaps with an adapter, starts from; or those of another model. A pilot
     that stands in for the model is its own reference: another one may have other tokens."""
-    other, inputs = graph.recipe.reference, {"encoded": encoded(graph, model, suffix)}
-    name = f"{REFERENCE_STAGE.name}{suffix}"
+    inputs = {"encoded": encoded(graph, model, suffix), **converted_model(graph, model, suffix)}
+    return reference_on(graph, model, inputs, suffix, four_bit=adapter is not None and adapter.four_bit)
+
+
+def reference_on(
+    graph: Graph, model: ModelSource, inputs: Mapping[str, Stage[Any]], suffix: str, *, four_bit: bool = False
+) -> Stage[ReferenceSettings]:
+    """On any comparisons, encoded with the model's tokens."""
+    other, name, encoded = graph.recipe.reference, f"{REFERENCE_STAGE.name}{suffix}", {"encoded": inputs["encoded"]}
     if other == "none":
-        return graph.stage(REFERENCE_STAGE, ReferenceSettings(model=None, four_bit=False), inputs, name)
+        return graph.stage(REFERENCE_STAGE, ReferenceSettings(model=None, four_bit=False), encoded, name)
     if other is not None and model == graph.recipe.model:
         settings = ReferenceSettings(model=graph.pin_model(other), four_bit=False)
-        return graph.stage(REFERENCE_STAGE, settings, inputs | converted_model(graph, other, "[reference]"), name)
-    inputs |= converted_model(graph, model, suffix)
-    settings = ReferenceSettings(model=graph.pin_model(model), four_bit=adapter is not None and adapter.four_bit)
-    return graph.stage(REFERENCE_STAGE, settings, inputs, name + ("[4-bit]" if settings.four_bit else ""))
+        return graph.stage(REFERENCE_STAGE, settings, encoded | converted_model(graph, other, "[reference]"), name)
+    settings = ReferenceSettings(model=graph.pin_model(model), four_bit=four_bit)
+    return graph.stage(REFERENCE_STAGE, settings, inputs, name + ("[4-bit]" if four_bit else ""))
 
 
 def features(graph: Graph) -> Stage[ModelSettings]:

@@ -16,7 +16,9 @@ from unmdpo.stages import (
     pilots,
     policies,
     reference,
+    rounds,
     scales,
+    scoring,
     summary,
 )
 from unmdpo.stages.shared.base import Kind
@@ -25,6 +27,7 @@ KINDS: dict[str, Kind[Any]] = {
     kind.name: kind
     for kind in (
         data.COMPARISONS_STAGE,
+        scoring.GRADED_STAGE,
         data.VALIDATION_STAGE,
         data.PANEL_STAGE,
         convert.CONVERTED_STAGE,
@@ -39,6 +42,7 @@ KINDS: dict[str, Kind[Any]] = {
         scales.CHECK_STAGE,
         policies.POLICY_STAGE,
         answers.GENERATION_STAGE,
+        rounds.PAIRED_STAGE,
         judge.JUDGE_STAGE,
         evaluation.JUDGEMENT_STAGE,
         summary.SUMMARY_STAGE,

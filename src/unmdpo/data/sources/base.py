@@ -113,9 +113,7 @@ class Source:
 
     def all_of(self, rows: Iterable[Row], bad: BadRows) -> list[Comparison]:
         """The same in memory, with all strengths cut."""
-        found = list(self.comparisons(rows, bad))
-        levels = iter(self.rule.cut([row.margin for row in found if row.margin is not None]))
-        return [row if row.margin is None else replace(row, strength=next(levels), margin=None) for row in found]
+        return self.rule.graded(list(self.comparisons(rows, bad)))
 
 
 def shape(*columns: str) -> frozenset[str]:

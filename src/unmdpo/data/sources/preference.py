@@ -1,5 +1,6 @@
 """Pairs that say which response is better: TRL's shapes, and those of others with the same columns by other names."""
 
+import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ from unmdpo.data.sources.base import Reader, Source, shape
 from unmdpo.data.sources.pair_texts import ANSWERS, PROMPTS, Said, pair_texts, prompt_column, read_out
 from unmdpo.data.strength import StrengthRule, are_strengths, grade, grade_columns, graded_by
 
+NO_STRENGTHS = "no strengths, margins or scores were found"
 BESIDE = ("documents", "passage")  # what may belong to a prompt, beside its other names
 ReadTexts = Callable[[Row], tuple[Prompt, Said, Said]]  # the prompt and both responses, the better one first
 HEAD, SHORT, NEARLY = 100, 12, 0.9  # rows looked at; a prompt that answers may begin with by chance; share of rows
@@ -86,13 +88,20 @@ class PairReader:
             return
         self._warned = True
         if not self.columns:
-            _warn(f"{first.origin.file}: no strengths, margins or scores were found; every strength is 1, "
-                  "so margins carry no information")  # fmt: skip
+            _warn(f"{first.origin.file}: {NO_STRENGTHS}; every strength is 1, so margins carry no information")
         if self.unused:
             _warn(f"{first.origin.file}: not used, as the prompt is elsewhere: {_names(self.unused)}; "
                   "data.columns can say what the prompt is")  # fmt: skip
         if self.repeats:
             _warn(f"{first.origin.file}: the responses repeat the prompt, which is taken off them")
+
+
+@contextlib.contextmanager
+def strengths_come_later() -> Iterator[None]:
+    """Data without strengths is nothing to warn of where a judge will give them."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", f".*{NO_STRENGTHS}")
+        yield
 
 
 def _warn(message: str) -> None:

@@ -1,4 +1,4 @@
-"""Greedy decoding of one batch, fast enough that generating answers is a small part of an evaluation.
+"""Decoding of one batch, fast enough that generating answers is a small part of an evaluation.
 
 Four things make it fast, and none of them changes what is computed. Space for keys and values is allocated for a whole
 stretch of tokens, so nothing is copied per token. Heads that share keys read them once. Rows that have ended are
@@ -22,10 +22,12 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from unmdpo.engine.inference.embed import positions
+from unmdpo.engine.inference.sampling import Picker
 
 STRETCH = 128  # tokens per allocation and per recorded graph
 LOOK = 16  # tokens between checks for whether every row has ended
 GROUPED = "unmdpo-grouped"
+GREEDY = Picker()
 
 
 def can_decode(model: torch.nn.Module) -> bool:
@@ -50,16 +52,23 @@ def _has_plain_cache(model: PreTrainedModel) -> bool:
 
 @torch.no_grad()
 def decode(
-    model: PreTrainedModel, tokens: Tensor, mask: Tensor, new_tokens: int, ends: Collection[int], filler: int
+    model: PreTrainedModel,
+    tokens: Tensor,
+    mask: Tensor,
+    new_tokens: int,
+    ends: Collection[int],
+    filler: int,
+    pick: Picker = GREEDY,
 ) -> Tensor:
     """(n, new tokens), with `filler` after a row's end. `tokens` and `mask` are (n, p), left-padded."""
     written = torch.full((len(tokens), new_tokens), filler, device=model.device)
     end_tokens = torch.tensor(sorted(ends), device=model.device)
     with _attention(model, GROUPED):
-        rows = _read(model, tokens.to(model.device), mask.to(model.device))
+        rows = _read(model, tokens.to(model.device), mask.to(model.device), pick)
         done = 0
         while done < new_tokens and len(rows.number):
-            stretch = Stretch(model, rows, min(STRETCH, new_tokens - done), end_tokens, filler)
+            steps = min(STRETCH, new_tokens - done)
+            stretch = Stretch(model, rows, steps, end_tokens, filler, pick.rows(rows.number, done + 1, steps))
             stretch.run(last=done + stretch.steps == new_tokens)
             written[rows.number, done : done + stretch.steps] = stretch.written
             done += stretch.steps
@@ -78,7 +87,7 @@ class OpenRows:
     layers: list[tuple[Tensor, Tensor]]  # keys and values (n, heads, columns, d); the next stretch empties this list
 
 
-def _read(model: PreTrainedModel, tokens: Tensor, mask: Tensor) -> OpenRows:
+def _read(model: PreTrainedModel, tokens: Tensor, mask: Tensor, pick: Picker) -> OpenRows:
     """Reads all prompts in one pass."""
     place = positions(mask)
     cache = DynamicCache(config=model.config)
@@ -88,7 +97,8 @@ def _read(model: PreTrainedModel, tokens: Tensor, mask: Tensor) -> OpenRows:
     ).logits  # fmt: skip
     layers: list[Any] = [(layer.keys, layer.values) for layer in cache.layers]  # type: ignore[union-attr]
     number = torch.arange(len(tokens), device=tokens.device)
-    return OpenRows(number, logits[:, -1].argmax(dim=-1, keepdim=True), place[:, -1:] + 1, mask.bool(), layers)
+    first = pick(logits[:, -1], torch.zeros(1, dtype=torch.long, device=tokens.device))
+    return OpenRows(number, first, place[:, -1:] + 1, mask.bool(), layers)
 
 
 class Slots(DynamicLayer):  # type: ignore[no-untyped-call]
@@ -110,8 +120,10 @@ class Slots(DynamicLayer):  # type: ignore[no-untyped-call]
 class Stretch:
     """Decodes a few more tokens for each row. Steps change tensors in place, so they can be recorded as a graph."""
 
-    def __init__(self, model: PreTrainedModel, rows: OpenRows, steps: int, ends: Tensor, filler: int) -> None:
-        self.model, self.rows, self.steps, self.ends, self.filler = model, rows, steps, ends, filler
+    def __init__(
+        self, model: PreTrainedModel, rows: OpenRows, steps: int, ends: Tensor, filler: int, pick: Picker
+    ) -> None:
+        self.model, self.rows, self.steps, self.ends, self.filler, self.pick = model, rows, steps, ends, filler, pick
         columns = rows.seen.shape[1]
         width = -(-(columns + steps) // 8) * 8  # GPU kernels want multiples of eight
         count, device = len(rows.number), rows.token.device
@@ -138,7 +150,7 @@ class Stretch:
             input_ids=self.token, attention_mask=self.mask, position_ids=self.place,
             past_key_values=Cache(layers=list(self.slots)), use_cache=True, logits_to_keep=1,
         ).logits  # fmt: skip
-        self.token.copy_(logits[:, -1].argmax(dim=-1, keepdim=True))
+        self.token.copy_(self.pick(logits[:, -1], self.step))
         for counter in (self.place, self.column, self.step):
             counter.add_(1)
 

@@ -1,4 +1,4 @@
-"""Greedy responses to prompts, in batches of similar length, reproducible.
+"""Responses to prompts, greedy or drawn, in batches of similar length, reproducible.
 
 Batches are always laid out from all prompts, so a resumed run computes exactly what an uninterrupted one would: the
 last bits of a response can depend on the padding of its neighbors.
@@ -11,18 +11,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
 
 from unmdpo.core.errors import UserError
 from unmdpo.data.identity import Prompt
 from unmdpo.engine.cost import available, writing_tokens
-from unmdpo.engine.inference.decode import can_decode, decode
+from unmdpo.engine.inference.decode import GREEDY, can_decode, decode
 from unmdpo.engine.inference.padding import of_one_length, padding_is_harmless, shortest_and_longest
+from unmdpo.engine.inference.sampling import Drawing, Picker, seeds_of, uniform_numbers
 from unmdpo.engine.models import longest_input
 from unmdpo.engine.pairs.padding import alike, padded
 from unmdpo.engine.pairs.rope import rope_limit
 from unmdpo.engine.ranks import Ranks
-from unmdpo.engine.settings import MAX_NEW_TOKENS
+from unmdpo.engine.settings import MAX_NEW_TOKENS, Sampling
 from unmdpo.engine.text.encode import Encoder
 
 
@@ -43,6 +44,7 @@ class Generation:
 class GenerationSettings:
     max_new_tokens: int = MAX_NEW_TOKENS
     token_budget: int | None = None  # per batch: prompts, responses and padding. None: a default for the device
+    sampling: Sampling | None = None  # None: greedy
 
 
 class Generator:
@@ -58,6 +60,8 @@ class Generator:
         """Groups prompts of similar length, longest first, each batch within the budget."""
         self.rows = self.encoder.tokenize([self.encoder.prompt_text(p) for p in prompts])
         self._check_lengths()
+        sampling = self.settings.sampling
+        self.seeds = [] if sampling is None else seeds_of(self.rows, sampling.seed)
         lengths = [len(row) + self.settings.max_new_tokens for row in self.rows]
         return alike(lengths, self.budget) if self._pads(lengths) else of_one_length(lengths, self.budget)
 
@@ -103,23 +107,35 @@ class Generator:
     @torch.no_grad()
     def _batch(self, members: list[int]) -> list[Generation]:
         tokens, mask = padded([self.rows[i] for i in members], self._pad, "left")
+        limit = self._limit(tokens)
+        pick = self._picker(members, limit)
         with without_cudnn_attention():
             if self.can_decode:
-                limit = self._limit(tokens)
-                written = decode(self.model, tokens, mask, limit, self.ends, self._pad)
+                written = decode(self.model, tokens, mask, limit, self.ends, self._pad, pick)
             else:
-                written = self._generate_with_transformers(tokens, mask)
+                written = self._generate_with_transformers(tokens, mask, limit, pick)
         return [self._generation(place, row) for place, row in zip(members, written.tolist(), strict=True)]
 
-    def _generate_with_transformers(self, tokens: Tensor, mask: Tensor) -> Tensor:
+    def _picker(self, members: list[int], limit: int) -> Picker:
+        if self.settings.sampling is None:
+            return GREEDY
+        uniform = uniform_numbers([self.seeds[i] for i in members], self.settings.max_new_tokens)[:, :limit]
+        return Picker(self.settings.sampling, uniform.to(self.model.device))
+
+    def _generate_with_transformers(self, tokens: Tensor, mask: Tensor, limit: int, pick: Picker) -> Tensor:
         """(n, at most max_new_tokens), for models whose cache is of another kind: sliding windows, states."""
         settings = GenerationConfig(  # type: ignore[no-untyped-call]
-            max_new_tokens=self._limit(tokens), do_sample=False, pad_token_id=self._pad, eos_token_id=sorted(self.ends)
+            max_new_tokens=limit, do_sample=False, pad_token_id=self._pad, eos_token_id=sorted(self.ends)
         )
+        drawing = [] if self.settings.sampling is None else [Drawing(pick, tokens.shape[1])]
         tokens, mask = tokens.to(self.model.device), mask.to(self.model.device)
         with _plain_generation(self.model):
             whole = self.model.generate(
-                input_ids=tokens, attention_mask=mask, generation_config=settings, synced_gpus=self.ranks.world > 1
+                input_ids=tokens,
+                attention_mask=mask,
+                generation_config=settings,
+                synced_gpus=self.ranks.world > 1,
+                logits_processor=LogitsProcessorList(drawing),
             )  # type: ignore[operator]
         written: Tensor = whole[:, tokens.shape[1] :]
         return written

@@ -10,6 +10,7 @@ from unmdpo.core.errors import UserError
 from unmdpo.data.identity import Prompt, as_chat
 from unmdpo.engine.inference.endpoints import Endpoint, as_they_arrive, explain_errors, open_client, redacted
 from unmdpo.engine.inference.generate import Generation
+from unmdpo.engine.settings import Sampling
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -20,10 +21,16 @@ RETRIES = 6  # of an answer, with growing pauses: servers are busy, restarted, o
 
 
 class RemoteGenerator:
-    """Greedy answers to prompts; the server has its own tokenizer and chat template."""
+    """Answers to prompts, greedy or drawn; the server has its own tokenizer and chat template."""
 
-    def __init__(self, server: Endpoint, tokenizer: PreTrainedTokenizerBase, max_new_tokens: int) -> None:
-        self.server, self.tokenizer, self.max_new_tokens = server, tokenizer, max_new_tokens
+    def __init__(
+        self,
+        server: Endpoint,
+        tokenizer: PreTrainedTokenizerBase,
+        max_new_tokens: int,
+        sampling: Sampling | None = None,
+    ) -> None:
+        self.server, self.tokenizer, self.max_new_tokens, self.sampling = server, tokenizer, max_new_tokens, sampling
 
     def generate(self, prompts: Sequence[Prompt], done: Collection[int] = ()) -> Iterator[list[Generation]]:
         """Yields answers as they arrive, skipping the prompts in `done`. If one fails, those under way are kept."""
@@ -41,7 +48,7 @@ class RemoteGenerator:
         )
         with explain_errors(self.server.endpoint, self.server.key, advice):
             completion = client.chat.completions.create(
-                model=self.server.model, max_tokens=self.max_new_tokens, temperature=0, **more
+                model=self.server.model, max_tokens=self.max_new_tokens, **self._drawn(place), **more
             )
             choices = getattr(completion, "choices", None)
             text = _said(choices[0].message) if choices else None
@@ -54,6 +61,12 @@ class RemoteGenerator:
                     f"{self.max_new_tokens} tokens"
                 )
             return Generation(place, text, self._count(completion, text), choices[0].finish_reason != "length")
+
+    def _drawn(self, place: int) -> dict[str, Any]:
+        if self.sampling is None:
+            return {"temperature": 0}
+        seed = (self.sampling.seed + place) % 2**31  # servers that take a seed take a small one
+        return {"temperature": self.sampling.temperature, "top_p": self.sampling.top_p, "seed": seed}
 
     def _count(self, completion: Any, text: str) -> int:
         """Tokens, as the server counts them if it does."""

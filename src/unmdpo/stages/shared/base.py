@@ -29,6 +29,7 @@ from unmdpo.store.store import state_of
 ONEDNN = bool(torch.backends.mkldnn.enabled)
 
 VALIDATED = "[validation]"  # ends the names of stages that do on the validation rows what others do in training
+START = "start"  # the input that holds the policy that another one's training starts from
 CONVERTED = "converted"  # the input that holds a model converted from a GGUF file
 # By default: as many ranks as `compute.ranks` says. On request: one, unless `compute.ranks_of` names the kind.
 Ranked = Literal["never", "by default", "on request"]
@@ -122,7 +123,10 @@ class Job(Generic[S]):
         file.save(self.folder, value)
 
     def source(self, model: PinnedModel) -> ModelSource:
-        """Where to load a model from: its converted copy, if the inputs include one."""
+        """Where to load a model from: the policy that training starts from, or its converted copy, if the inputs
+        include one."""
+        if START in self.inputs:
+            return model.at_path(str(self.load(MODEL, START)))
         if CONVERTED in self.inputs:
             return model.at_path(str(self.load(MODEL, CONVERTED)))
         return model

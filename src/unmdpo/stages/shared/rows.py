@@ -1,5 +1,6 @@
 """The parts of a recipe's data while a stage reads them: spooled to its work folder, counted, and cleared away."""
 
+import contextlib
 import hashlib
 import math
 from collections import Counter
@@ -12,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from unmdpo.data import DataRef, SourceSettings
+from unmdpo.data import DataRef, SourceSettings, StrengthRule
 from unmdpo.data.bad import as_lines
 from unmdpo.data.comparison import BOTH_BAD, Comparisons
 from unmdpo.data.load import Reading, load
 from unmdpo.data.panels import split_prompts
+from unmdpo.data.sources.preference import strengths_come_later
 from unmdpo.data.table import ComparisonTable
 from unmdpo.recipe.settings import MixedRows, RowsRecipe, ValidationRecipe
 from unmdpo.stages.shared.base import Job, Notes
@@ -55,7 +57,8 @@ class LoadedRows:
             listing = job.folder / BAD_ROWS.name
             spool = job.folder / SPOOLS.replace("*", str(number))
             rules = replace(reading(spec), quantiles=quantiles.get(name))
-            data = load(reference(spec), rules, spool=spool, listing=listing, part=name)
+            with strengths_come_later() if spec.strength.judge is not None else contextlib.nullcontext():
+                data = load(reference(spec), rules, spool=spool, listing=listing, part=name)
             assert isinstance(data.rows, ComparisonTable)
             assert isinstance(data.ties, ComparisonTable)
             read[name], ready[name] = data, Part(data.rows, data.ties, spec.weight)
@@ -117,7 +120,8 @@ def reference(spec: RowsRecipe) -> DataRef:
 
 
 def reading(spec: RowsRecipe) -> Reading:
-    rules = SourceSettings(strength=spec.strength, pairing=spec.pairing)
+    strength = StrengthRule() if spec.strength.judge is not None else spec.strength.rule
+    rules = SourceSettings(strength=strength, pairing=spec.pairing)
     return Reading(spec.source, rules, spec.columns, spec.allowed_bad_rows, ignore=tuple(spec.ignore))
 
 

@@ -1,0 +1,78 @@
+"""`unmdpo pairs`: the next round's data, from a policy's own answers."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unmdpo.cli.audit import check_target
+from unmdpo.cli.judge import JUDGE, judge_of
+from unmdpo.cli.run import HERE, RecipeArgument, StoreOption, find_recipe, get_ready
+
+NEXT = "next"  # the policy that would be trained on them
+
+
+def pairs(
+    recipe: RecipeArgument,
+    policy: Annotated[str, typer.Argument(help="Who answers: a policy of the recipe, or initial.")],
+    out: Annotated[Path, typer.Argument(help="The file to write, which `run` reads: .jsonl.")],
+    judge: Annotated[str, typer.Option(help=JUDGE)],
+    prompts: Annotated[
+        Path | None, typer.Option(help="A file of prompts; default: those of the training data.")
+    ] = None,
+    size: Annotated[int | None, typer.Option(min=1, help="How many prompts to draw; default: all.")] = None,
+    samples: Annotated[int, typer.Option(min=2, help="Answers to each prompt.")] = 4,
+    temperature: Annotated[float, typer.Option(min=0.01, max=100.0)] = 1.0,
+    top_p: Annotated[float, typer.Option(min=0.001, max=1.0)] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the answers.")] = 42,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens in an answer.")] = 512,
+    which: Annotated[str, typer.Option(help="What is compared: best-worst, all or neighbours.")] = "best-worst",
+    store: StoreOption = HERE,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Most stages at once.")] = None,
+) -> None:
+    """Draw several answers to each prompt, score and pair them: data for another round. Trains POLICY if needed."""
+    check_target(out)
+    asked = judge_of(judge)
+    from unmdpo.core.errors import UserError
+    from unmdpo.recipe import load_recipe, parse_recipe
+
+    recipe, store = find_recipe(recipe, store)
+    described = load_recipe(recipe).model_dump(mode="json")
+    if NEXT in described["policies"]:
+        raise UserError(f"the recipe has a policy '{NEXT}': rename it")
+    after = {
+        "policy": policy,
+        "judge": asked.model_dump(mode="json"),
+        "prompts": None if prompts is None else str(prompts),
+        "size": size or "all",
+        "sampling": {"samples": samples, "temperature": temperature, "top_p": top_p, "seed": seed},
+        "max_new_tokens": max_new_tokens,
+        "pairs": which,
+        "strength": {"continuous": True},
+    }
+    described["policies"][NEXT] = {"objective": "dpo", "after": after}
+    whole = parse_recipe(described)
+    get_ready(jobs)
+    from unmdpo.core.files import write_text
+    from unmdpo.execute import execute
+    from unmdpo.execute.board import shown_progress
+    from unmdpo.execute.local import default_jobs, most_ranks
+    from unmdpo.results.run import open_run
+    from unmdpo.stages.rounds import PAIRED_STAGE
+    from unmdpo.stages.shared.files import COMPARISONS
+    from unmdpo.store.store import Store
+
+    stage = PAIRED_STAGE.stage_name(NEXT)
+    run = open_run(whole, Store(store))
+    with shown_progress(len(run.wanted(stage))) as view:
+        execute(run, until=stage, jobs=default_jobs(most_ranks(whole)) if jobs is None else jobs, view=view)
+    made = run.artifact(stage)
+    rows = [json.dumps(row.to_row() | {"margin": row.strength}, ensure_ascii=False) for row in COMPARISONS.load(made)]
+    write_text(out, "".join(f"{row}\n" for row in rows))
+    notes = made.manifest["notes"]
+    typer.echo(
+        f"{out}: {len(rows):,} comparisons of {notes['prompts']:,} prompts; left out: {notes['ties']:,} ties, "
+        f"{notes['same_answers']:,} prompts whose answers were all the same"
+    )
+    typer.echo(f"next: unmdpo look {out}")

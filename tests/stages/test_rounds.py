@@ -1,0 +1,206 @@
+"""Strengths from a judge, and rounds of training on a policy's own answers, as parts of a run."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import unmdpo
+from tests.worlds.pipeline import problems, recipe, world
+from unmdpo.cli import app
+from unmdpo.core.errors import UserError
+from unmdpo.data import DataRef, SourceSettings, StrengthRule, load_comparisons
+from unmdpo.data.load import Reading
+from unmdpo.engine.inference.judges import FunctionSettings
+from unmdpo.stages import scoring
+from unmdpo.stages.shared.files import COMPARISONS, GENERATIONS, MODEL, PANEL, REFERENCE
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:the margins take too few distinct values", "ignore:.*no strengths, margins or scores were found"
+)
+LONGEST = {"function": "tests.worlds.judges:longest"}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return world(tmp_path_factory.mktemp("rounds"))
+
+
+def pairs(place, name="pairs.jsonl", count=48):
+    """Labels without strengths; the longer response is chosen in three of four."""
+    rows = []
+    for number in range(count):
+        long, short = "w1 " * (2 + number % 5), "w2"
+        better = (long, short) if number % 4 else (short, long)
+        rows.append({"prompt": f"w{number % 24} w9", "chosen": better[0].strip(), "rejected": better[1].strip()})
+    (place / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(place / name)
+
+
+def graded(place, **strength):
+    described = recipe(place, evaluation=None).model_dump(mode="json")
+    described["training"]["batch"] = 4
+    described["data"] = {
+        "path": pairs(place), "max_length": 64, "validation": {"fraction": 0.25},
+        "strength": {"judge": LONGEST, **strength},
+    }  # fmt: skip
+    return described
+
+
+def test_a_judge_gives_strengths_to_data_that_has_none(place):
+    run = unmdpo.run(graded(place), store=place / "graded")
+    read, judged = (COMPARISONS.load(run.artifact(name)) for name in ("read", "comparisons"))
+    agreed = [row for row in read if len(row.chosen) > len(row.rejected)]
+    margins = [len(row.chosen.split()) - len(row.rejected.split()) for row in agreed]
+    assert [row.strength for row in judged] == StrengthRule().cut(margins)
+    assert [row.chosen for row in judged] == [row.chosen for row in agreed]
+    assert run.artifact("comparisons").manifest["notes"]["disagreed"] == len(read) - len(agreed) > 0
+    assert not problems(run)
+    real = unmdpo.run(graded(place, continuous=True), store=place / "graded", until="comparisons")
+    assert [row.strength for row in COMPARISONS.load(real.artifact("comparisons"))] == margins
+
+
+def test_validation_comparisons_are_cut_where_the_training_data_was(place):
+    described = graded(place)
+    described["training"]["validate_updates"] = 1
+    described |= {"scales": {}, "policies": {"dpo": {"objective": "dpo"}}}
+    run = unmdpo.run(described, store=place / "watched")
+    trained, watched = (run.artifact(name).manifest["notes"] for name in ("comparisons", "comparisons[validation]"))
+    assert watched["quantiles"] == trained["quantiles"]
+
+
+def round_after(policy, **more):
+    given = {"policy": policy, "judge": LONGEST, "max_new_tokens": 6, "sampling": {"samples": 3, "temperature": 1.5}}
+    return given | more
+
+
+def test_two_rounds_are_one_recipe(place):
+    described = recipe(place).model_dump(mode="json")
+    described["scales"], described["evaluation"]["panels"] = {}, {"one": {"size": 3, "seed": 1}}
+    described["training"]["batch"] = 4
+    described["policies"] = {
+        "dpo": {"objective": "dpo"},
+        "second": {"objective": "dpo", "after": round_after("dpo", size=12)},
+        "own": {"objective": "simpo", "after": round_after("initial", pairs="all", size=12)},
+    }
+    run = unmdpo.run(described, store=place / "rounds")
+    prompts, answers = PANEL.load(run.artifact("prompts[second]")), GENERATIONS.load(run.artifact("samples[second]"))
+    assert len(prompts) == 12
+    assert len(answers) == 36
+    assert [row["prompt_hash"] for row in answers] == [name for name in prompts.hashes for _ in range(3)]
+    learned = COMPARISONS.load(run.artifact("paired[second]"))
+    for row in learned:
+        of_prompt = [one["text"] for one in answers if one["prompt_hash"] == row.prompt_hash and one["text"]]
+        words = [len(text.split()) for text in (row.chosen, row.rejected)]
+        assert words[0] == max(len(text.split()) for text in of_prompt) > words[1]
+        assert words[1] == min(len(text.split()) for text in of_prompt)
+        assert row.strength in (1, 2, 3)
+    assert len(COMPARISONS.load(run.artifact("paired[own]"))) > len(learned) / 2
+    metrics = json.loads((run.artifact("policy[second]").path / "metrics.jsonl").read_text().splitlines()[0])
+    assert metrics["rewards/margins"] == pytest.approx(0, abs=1e-4)  # it starts at its reference, the first policy
+    again = unmdpo.run(described, store=place / "rounds")
+    assert torch.equal(
+        REFERENCE.load(again.artifact("reference[second]")), REFERENCE.load(run.artifact("reference[second]"))
+    )
+    weights = [MODEL.load(run.artifact(f"policy[{name}]")) for name in ("dpo", "second")]
+    assert weights[0] != weights[1]
+    assert {row["policy"] for row in run.table()} >= {"dpo", "second", "own"}
+    assert not problems(run)
+
+
+@pytest.mark.parametrize(
+    ("after", "objective", "why"),
+    [
+        (round_after("third"), "dpo", "'third' is not a policy above this one"),
+        (round_after("second"), "dpo", "'second' is not a policy above this one"),
+        (round_after("dpo", judge={}), "dpo", "give exactly one of"),
+        (round_after("dpo"), "unm-wr", "scales are of the training data"),
+    ],
+)
+def test_rounds_that_cannot_be(place, after, objective, why):
+    described = recipe(place).model_dump(mode="json")
+    second = {"objective": objective, "after": after} | ({"scale": "seq"} if objective == "unm-wr" else {})
+    described["policies"] |= {"second": second, "third": {"objective": "dpo"}}
+    with pytest.raises(UserError, match=why):
+        unmdpo.run(described, store=place / "refused")
+
+
+def test_an_adapter_is_merged_before_another_round(place):
+    described = recipe(place).model_dump(mode="json")
+    described["policies"]["dpo"]["training"] = {"adapter": {"rank": 2}}
+    described["policies"]["second"] = {"objective": "dpo", "after": round_after("dpo")}
+    with pytest.raises(UserError, match="'dpo' is an adapter: set merge in its settings"):
+        unmdpo.run(described, store=place / "refused")
+
+
+def command(*arguments):
+    return CliRunner().invoke(app, [*map(str, arguments)])
+
+
+def test_a_file_is_scored_and_read_again(place, tmp_path):
+    data, out = pairs(place), tmp_path / "scored.jsonl"
+    done = command("judge", "score", data, LONGEST["function"], out)
+    assert done.exit_code == 0, done.output
+    assert "36 comparisons; the judge agrees with 75.0 % of 48 labels" in done.output
+    read = load_comparisons(DataRef(str(out)), settings=SourceSettings(strength=StrengthRule(continuous=True)))
+    assert [row.strength for row in read] == [len(row.chosen.split()) - 1 for row in read]
+    swapped = command("judge", "score", data, LONGEST["function"], out, "--swap")
+    assert "48 comparisons; the judge agrees with 75.0 % of 48 labels" in swapped.output
+    assert all(row.rejected == "w2" for row in load_comparisons(str(out)))
+    assert [path.name for path in tmp_path.iterdir()] == ["scored.jsonl"]
+
+
+def test_scoring_goes_on_where_it_stopped(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(scoring, "CHUNK", 10)
+    asked = []
+
+    def judge(prompts, responses):
+        asked.append(len(responses))
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return [float(len(text)) for text in responses]
+
+    monkeypatch.setattr(scoring, "kind_of", lambda _: SimpleNamespace(open=lambda _: judge))
+    given = DataRef(pairs(place)), Reading(), FunctionSettings(function="a:b"), tmp_path / "out.jsonl"
+    how = {"swap": False, "seed": 1, "report": lambda text: None}
+    with pytest.raises(KeyboardInterrupt):
+        scoring.score_file(*given, **how)
+    assert not given[-1].exists()
+    first = sum(asked[:2])
+    asked[:] = [0, 0, 0]
+    scoring.score_file(*given, **how)
+    everything = {(row.prompt, text) for row in load_comparisons(given[0]) for text in row.pair}
+    assert first + sum(asked) == len(everything)
+
+
+@pytest.mark.parametrize(
+    ("judge", "why"),
+    [
+        ("none/such", "none/such"),
+        ("tests.worlds.judges:nothing", "nothing"),
+        ("missing.yaml", "cannot be read as a judge's settings"),
+    ],
+)
+def test_a_judge_that_cannot_be_found(place, tmp_path, judge, why):
+    done = command("judge", "score", pairs(place), judge, tmp_path / "out.jsonl")
+    assert (done.exit_code, why in done.output) == (2, True), done.output
+
+
+def test_the_next_rounds_data_by_command(place, tmp_path):
+    described = recipe(place, scales={}, policies={"dpo": {"objective": "dpo"}}).to_yaml()
+    (tmp_path / "r.yaml").write_text(described)
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"prompt": f"w{n} w50"}) + "\n" for n in range(8)))
+    out, given = tmp_path / "next.jsonl", ["--judge", LONGEST["function"], "--prompts", tmp_path / "prompts.jsonl"]
+    how = ["--samples", 3, "--max-new-tokens", 5, "--which", "all", "--store", tmp_path / "store", "--jobs", 1]
+    done = command("pairs", tmp_path / "r.yaml", "dpo", out, *given, *how)
+    assert done.exit_code == 0, done.output
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert f"next.jsonl: {len(rows)} comparisons of " in done.output
+    for row in rows:
+        lengths = [len(row[name][0]["content"].split()) for name in ("chosen", "rejected")]
+        assert row["margin"] == lengths[0] - lengths[1] > 0
+    assert len(load_comparisons(str(out))) == len(rows)
+    unknown = command("pairs", tmp_path / "r.yaml", "ppo", out, *given, *how)
+    assert (unknown.exit_code, "'ppo' is not a policy" in unknown.output) == (2, True)
