@@ -292,6 +292,30 @@ SHAPES: dict[str, Shape] = {
         [("Seven.", "Nine.", 3), ("Nine.", "Seven.", 1), ("Seven.", "Nine.", 2), ("Nine.", "Seven.", 0)],
         left_out=1,
     ),
+    "Label Studio": Shape(
+        "label-studio",
+        [{"id": 1, "data": PROMPT | {"answer1": "Nine.", "answer2": "Seven."}, "meta": {},
+          "annotations": [{"completed_by": 1, "result": [{"type": "pairwise", "value": {"selected": "right"}}]}]}],
+        [BETTER],
+    ),
+    "Argilla": Shape(
+        "argilla",
+        [{"id": "1", "status": "completed", "instruction": PROMPT["prompt"], "response1": "Nine.",
+          "response2": "Seven.", "best.responses": ["response2"], "best.responses.status": ["submitted"]}],
+        [BETTER],
+    ),
+    "Argilla, nested": Shape(
+        "argilla",
+        [{"fields": PROMPT | {"response1": "Nine.", "response2": "Seven."},
+          "responses": {"best": [{"value": "response2", "user_id": "u"}]}}],
+        [BETTER],
+    ),
+    "Prodigy": Shape(
+        "prodigy",
+        [{"text": PROMPT["prompt"], "options": [{"id": 1, "text": "Nine."}, {"id": 0, "text": "Seven."}],
+          "accept": [0], "answer": "accept"}],
+        [BETTER],
+    ),
     "Skywork": Shape("preference", [{"chosen": talk("Seven."), "rejected": talk("Nine."), "source": "m"}], [BETTER]),
     "Tülu 3": Shape(
         "preference",

@@ -7,6 +7,7 @@ from unmdpo.data.rows import Row
 from unmdpo.data.sources.annotated import HELPSTEER2, HELPSTEER3, PANDALM
 from unmdpo.data.sources.arena import ARENA
 from unmdpo.data.sources.base import Source, SourceSettings
+from unmdpo.data.sources.exports import ARGILLA, LABEL_STUDIO, PRODIGY
 from unmdpo.data.sources.guess import guessed
 from unmdpo.data.sources.pairs import (
     ALPACA_EVAL,
@@ -43,6 +44,9 @@ SOURCES: dict[str, Source] = {
     "safe-rlhf-harmless": SAFE_HARMLESS,
     "arena": ARENA,
     "alpaca-eval": ALPACA_EVAL,
+    "label-studio": LABEL_STUDIO,
+    "argilla": ARGILLA,
+    "prodigy": PRODIGY,
     "sides": SIDES,
     "hh": TRANSCRIPTS,
     "good-and-bad": LISTS,

@@ -22,7 +22,8 @@ from unmdpo.data.strength import StrengthRule, signed
 
 HEAD = 200  # rows, to see what kind of labels they have
 PAIRS = tuple(
-    (f"{name}_{first}", f"{name}_{second}")
+    (f"{name}{gap}{first}", f"{name}{gap}{second}")
+    for gap in ("_", "")
     for name in ("response", "answer", "output", "completion", "text", "candidate", "model_output")
     for first, second in (("a", "b"), ("1", "2"), ("left", "right"))
 )
