@@ -101,7 +101,7 @@ def test_stopped_twice_says_one_line(tmp_path, first, second):
     _, said = command.communicate(timeout=300)
     assert command.returncode in (128 + signal.Signals[first], 128 + signal.Signals[second]), said
     lines = [line for line in said.splitlines() if not line.startswith("[")]
-    assert lines in ([LINE], [LINE.replace("stopped;", "stopped at once;")]), said
+    assert lines in ([LINE], [LINE.replace("stopped;", "stopped immediately;")]), said
     until(lambda: session(command.pid) == [])
 
 

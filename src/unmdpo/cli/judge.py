@@ -1,6 +1,5 @@
 """`unmdpo judge`: a judge of one's own."""
 
-import re
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +10,6 @@ from unmdpo.cli.audit import Config, Data, MaxBadRows, Revision, Source, StrictR
 from unmdpo.cli.look import Columns, reading_of, rule_of
 
 if TYPE_CHECKING:
-    from unmdpo.engine.inference.judges import JudgeSettings
     from unmdpo.stages.shared.judge_training import TrainedJudge
 
 JUDGE = "A reward model's folder or Hub name, package.module:function, or a .yaml file with a judge's settings."
@@ -96,6 +94,7 @@ def score(
     """Score both responses of every comparison, and write them with a margin: strengths for data that has none."""
     from unmdpo.data import DataRef
     from unmdpo.execute.progress import Lines
+    from unmdpo.recipe.rounds import judge_of
     from unmdpo.stages.scoring import score_file
 
     check_target(out)
@@ -119,35 +118,6 @@ def score(
     if done.spent:
         typer.echo(f"spent: {', '.join(f'{count:,} {what}' for what, count in done.spent['spent'].items())}")
     typer.echo(f"next: unmdpo look {out}")
-
-
-def judge_of(text: str) -> "JudgeSettings":
-    """A judge as a command names it."""
-    import yaml
-    from pydantic import TypeAdapter, ValidationError
-
-    from unmdpo.core.errors import UserError
-    from unmdpo.core.settings import plain
-    from unmdpo.engine.inference.judges import AnyJudge, TrainedJudge, kind_of
-
-    given: object = {"path": text}
-    if re.fullmatch(r"[\w.]+:\w+", text):
-        given = {"function": text}
-    elif text.endswith((".yaml", ".yml")):
-        try:
-            given = yaml.safe_load(Path(text).read_text("utf-8"))
-        except (OSError, ValueError, yaml.YAMLError) as error:
-            raise UserError(f"{text}: cannot be read as a judge's settings: {error}") from error
-    try:
-        judge: JudgeSettings = TypeAdapter(AnyJudge).validate_python(given)
-    except ValidationError as error:
-        raise UserError(f"judge {text}: {plain(error.errors()[0]['msg'])}") from error
-    if isinstance(judge, TrainedJudge):
-        raise UserError(f"judge {text}: train it first, with `unmdpo judge train`, and name its folder")
-    check = kind_of(judge).check
-    if check is not None:
-        check(judge)
-    return judge
 
 
 def _show(judge: "TrainedJudge") -> None:

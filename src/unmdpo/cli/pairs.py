@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from unmdpo.cli.audit import check_target
-from unmdpo.cli.judge import JUDGE, judge_of
+from unmdpo.cli.judge import JUDGE
 from unmdpo.cli.run import HERE, RecipeArgument, StoreOption, find_recipe, get_ready
 
 NEXT = "next"  # the policy that would be trained on them
@@ -32,10 +32,12 @@ def pairs(
     jobs: Annotated[int | None, typer.Option(min=1, help="Most stages at once.")] = None,
 ) -> None:
     """Draw several answers to each prompt, score and pair them: data for another round. Trains POLICY if needed."""
-    check_target(out)
-    asked = judge_of(judge)
     from unmdpo.core.errors import UserError
     from unmdpo.recipe import load_recipe, parse_recipe
+    from unmdpo.recipe.rounds import judge_of
+
+    check_target(out)
+    asked = judge_of(judge)
 
     recipe, store = find_recipe(recipe, store)
     described = load_recipe(recipe).model_dump(mode="json")

@@ -1,13 +1,17 @@
 """Strengths from a judge, and rounds of training on a policy's own answers."""
 
+import re
+from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+import yaml
+from pydantic import Field, TypeAdapter, ValidationError
 
-from unmdpo.core.settings import Count, PanelSize, Place, Strict
+from unmdpo.core.errors import UserError
+from unmdpo.core.settings import Count, PanelSize, Place, Strict, plain
 from unmdpo.data.strength import StrengthRule
 from unmdpo.engine.inference.endpoints import Endpoint, Vllm
-from unmdpo.engine.inference.judges import AnyJudge
+from unmdpo.engine.inference.judges import AnyJudge, JudgeSettings, TrainedJudge, kind_of
 from unmdpo.engine.settings import MAX_NEW_TOKENS, Sampling
 from unmdpo.objectives.table import INITIAL
 
@@ -39,3 +43,25 @@ class RoundRecipe(Strict):
         "best-worst", description="which answers to a prompt are compared"
     )
     strength: StrengthRule = Field(StrengthRule(), description="how differences of scores become strengths")
+
+
+def judge_of(text: str) -> JudgeSettings:
+    """A judge as a command names it: a folder or Hub name, a function, or a YAML file with its settings."""
+    given: object = {"path": text}
+    if re.fullmatch(r"[\w.]+:\w+", text):
+        given = {"function": text}
+    elif text.endswith((".yaml", ".yml")):
+        try:
+            given = yaml.safe_load(Path(text).read_text("utf-8"))
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise UserError(f"{text}: cannot be read as a judge's settings: {error}") from error
+    try:
+        judge: JudgeSettings = TypeAdapter(AnyJudge).validate_python(given)
+    except ValidationError as error:
+        raise UserError(f"judge {text}: {plain(error.errors()[0]['msg'])}") from error
+    if isinstance(judge, TrainedJudge):
+        raise UserError(f"judge {text}: train it first, with `unmdpo judge train`, and name its folder")
+    check = kind_of(judge).check
+    if check is not None:
+        check(judge)
+    return judge

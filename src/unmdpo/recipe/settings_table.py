@@ -11,8 +11,10 @@ INTRODUCTION = """# Every setting
 Every setting of a recipe, with its default. Most recipes need few of them: see [Recipes](recipes.md).
 `unmdpo recipes settings --markdown` prints this page; `unmdpo recipes settings WORD` searches it. Objectives and
 estimators have settings of their own: see [Objectives](../method/objectives.md) and [Scales](../method/scales.md).
-Which of `path`, `train`, `function` and `endpoint` you set determines the kind of judge.
+Which of `path`, `train`, `function` and `endpoint` you set determines the kind of judge. All judges have the settings of
+`evaluation.judge`.
 """
+JUDGE = "evaluation.judge"  # where the settings of every kind of judge are listed
 
 
 class Setting(NamedTuple):
@@ -35,7 +37,7 @@ def _of(node: Mapping[str, Any], known: Mapping[str, Any], start: str) -> Iterat
         yield Setting(key, default, _meaning(field))
         if inner is not None and f".{name}." not in f".{start}":  # numbers against others hold no others
             yield from _of(inner[0], known, f"{key}{inner[1]}.")
-        for kind in _kinds(field):
+        for kind in _kinds(field) if not key.endswith(".judge") or key == JUDGE else ():
             yield from _of(kind, known, f"{key}.")
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import TemperatureLogitsWarper, TopPLogitsWarper
 
-from tests.engine.inference.test_decode import PAD, batch, lively
+from tests.worlds.decoding import PAD, batch, lively
 from tests.worlds.models import word_tokenizer
 from unmdpo.data import Message
 from unmdpo.engine.inference import decode as decoding
