@@ -11,8 +11,8 @@ INTRODUCTION = """# Every setting
 Every setting of a recipe, with its default. Most recipes need few of them: see [Recipes](recipes.md).
 `unmdpo recipes settings --markdown` prints this page; `unmdpo recipes settings WORD` searches it. Objectives and
 estimators have settings of their own: see [Objectives](../method/objectives.md) and [Scales](../method/scales.md).
-Which of `path`, `train`, `function` and `endpoint` you set determines the kind of judge. All judges have the settings of
-`evaluation.judge`.
+Which of `path`, `train`, `function` and `endpoint` you set determines the kind of judge. All judges have
+the settings of `evaluation.judge`.
 """
 JUDGE = "evaluation.judge"  # where the settings of every kind of judge are listed
 
