@@ -145,7 +145,7 @@ def _chosen(values: Mapping[str, Any]) -> type[JudgeSettings]:
 
 
 def _all_kinds(schema: dict[str, Any]) -> None:
-    described = {name: schema[name] for name in ("title", "description") if name in schema}
+    described: dict[str, Any] = {name: schema[name] for name in ("title", "description") if name in schema}
     schema.clear()
     schema |= described
     schema["anyOf"] = [_inlined(kind.settings.model_json_schema()) for kind in JUDGES.values()]
