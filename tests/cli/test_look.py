@@ -159,4 +159,6 @@ def test_annotators_in_columns_of_their_own(write):
     ]
     done = run("look", write(rows), "--column", "prompt=task", "--column", "label=ann_1, ann_2, ann_3")
     assert "5 comparisons" in done.output, done.output
+    wrong = run("look", write(rows), "--column", "prompt=task", "--column", "label=ann_1, ann_2, ann_9")
+    assert (wrong.exit_code, "there is no 'ann_9'" in wrong.output) == (2, True)
     assert "9 comparisons have votes of several annotators" in " ".join(done.output.split())

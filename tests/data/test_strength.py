@@ -83,3 +83,8 @@ def test_a_weight_is_read_and_said(write):
 def test_a_bad_weight_is_a_bad_row(write, weight, why):
     with pytest.raises(UserError, match=why):
         load_comparisons(write([pair(1, strength=1, weight=weight)]))
+
+
+def test_a_continuous_rule_survives_being_written_down():
+    rule = StrengthRule(continuous=True)
+    assert StrengthRule.model_validate(rule.model_dump(mode="json")) == rule

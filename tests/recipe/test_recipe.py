@@ -236,6 +236,7 @@ def test_updates_take_the_place_of_epochs_and_epochs_of_updates(recipe_file, tmp
     base = recipe_file(MINIMAL + "training: {epochs: 2}\n")
     assert load_recipe(base, ["training.updates=3"]).training.updates == 3
     assert load_recipe(base, ["training.updates=3", "training.epochs=1"]).training.epochs == 1
+    assert load_recipe(base, ["training.updates=null"]).training.epochs == 2
     (tmp_path / "child.yaml").write_text(f"extends: {base}\ntraining: {{updates: 7}}\n")
     assert load_recipe(str(tmp_path / "child.yaml")).training.updates == 7
     (tmp_path / "both.yaml").write_text(f"extends: {base}\ntraining: {{updates: 7, epochs: 1}}\n")

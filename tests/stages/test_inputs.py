@@ -97,8 +97,8 @@ def test_a_gguf_file_is_named_by_its_path_or_its_folder(tmp_path):
         assert (source.path, source.gguf_file) == (str(tmp_path), "tiny.gguf")
     assert ModelSource(path="owner/name/tiny.gguf").path == "owner/name"
     (tmp_path / "other.gguf").write_bytes(b"GGUF")
-    with pytest.raises(ValueError, match=r"several GGUF files .*other\.gguf, tiny\.gguf"):
-        ModelSource(path=str(tmp_path))
+    with pytest.raises(UserError, match=r"several GGUF files .*other\.gguf, tiny\.gguf"):
+        load_model(ModelSource(path=str(tmp_path)), device=torch.device("cpu"))
     (tmp_path / "config.json").write_text("{}")
     assert ModelSource(path=str(tmp_path)).gguf_file is None
 

@@ -14,8 +14,11 @@ from unmdpo.core.errors import UserError
 from unmdpo.data import DataRef, SourceSettings, StrengthRule, load_comparisons
 from unmdpo.data.load import Reading
 from unmdpo.engine.inference.judges import FunctionSettings
+from unmdpo.recipe import parse_recipe
+from unmdpo.results.run import open_run
 from unmdpo.stages import scoring
 from unmdpo.stages.shared.files import COMPARISONS, GENERATIONS, MODEL, PANEL, REFERENCE
+from unmdpo.store.store import Store
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:the margins take too few distinct values", "ignore:.*no strengths, margins or scores were found"
@@ -58,6 +61,7 @@ def test_a_judge_gives_strengths_to_data_that_has_none(place):
     assert [row.chosen for row in judged] == [row.chosen for row in agreed]
     assert run.artifact("comparisons").manifest["notes"]["disagreed"] == len(read) - len(agreed) > 0
     assert not problems(run)
+    assert command("check", run.folder).exit_code == 0
     real = unmdpo.run(graded(place, continuous=True), store=place / "graded", until="comparisons")
     assert [row.strength for row in COMPARISONS.load(real.artifact("comparisons"))] == margins
 
@@ -102,7 +106,8 @@ def test_two_rounds_are_one_recipe(place):
     assert metrics["rewards/margins"] == pytest.approx(0, abs=1e-4)  # it starts at its reference, the first policy
     again = unmdpo.run(described, store=place / "rounds")
     assert torch.equal(
-        REFERENCE.load(again.artifact("reference[second]")), REFERENCE.load(run.artifact("reference[second]"))
+        REFERENCE.load(again.artifact("reference[second.after]")),
+        REFERENCE.load(run.artifact("reference[second.after]")),
     )
     weights = [MODEL.load(run.artifact(f"policy[{name}]")) for name in ("dpo", "second")]
     assert weights[0] != weights[1]
@@ -117,6 +122,8 @@ def test_two_rounds_are_one_recipe(place):
         (round_after("second"), "dpo", "'second' is not a policy above this one"),
         (round_after("dpo", judge={}), "dpo", "give exactly one of"),
         (round_after("dpo"), "unm-wr", "scales are of the training data"),
+        (round_after("dpo", sampling={"samples": 1}), "dpo", "draw at least two samples"),
+        (round_after("dpo", size=5), "dpo", "a batch of 8 is larger than its 5 training comparisons"),
     ],
 )
 def test_rounds_that_cannot_be(place, after, objective, why):
@@ -127,11 +134,37 @@ def test_rounds_that_cannot_be(place, after, objective, why):
         unmdpo.run(described, store=place / "refused")
 
 
+def test_a_judge_is_not_mistaken_for_another_of_the_same_name(place):
+    described = graded(place)
+    described["data"]["strength"]["judge"] = {"train": {"path": pairs(place), "epochs": 3, "batch": 4}}
+    described["evaluation"] = recipe(place).model_dump(mode="json")["evaluation"] | {
+        "judge": None, "judges": {"strength": {"train": {"path": pairs(place), "epochs": 1, "batch": 4}}},
+    }  # fmt: skip
+    run = open_run(parse_recipe(described), Store(place / "names"))
+    assert run.stages["judge[data.strength]"].settings.training.epochs == 3
+    assert run.stages["judge[strength]"].settings.training.epochs == 1
+
+
+def test_labels_beside_a_judge(place):
+    rows = [{"prompt": f"w{n}", "response_a": "w1 w2", "response_b": "w3", "label": "links"} for n in range(20)]
+    (place / "sides.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    described = graded(place, labels={"links": "a", "rechts": "b"})
+    described["data"]["path"] = str(place / "sides.jsonl")
+    run = unmdpo.run(described, store=place / "graded", until="comparisons")
+    assert {row.chosen for row in COMPARISONS.load(run.artifact("comparisons"))} == {"w1 w2"}
+
+
 def test_an_adapter_is_merged_before_another_round(place):
     described = recipe(place).model_dump(mode="json")
     described["policies"]["dpo"]["training"] = {"adapter": {"rank": 2}}
     described["policies"]["second"] = {"objective": "dpo", "after": round_after("dpo")}
-    with pytest.raises(UserError, match="'dpo' is an adapter: set merge in its settings"):
+    with pytest.raises(UserError, match="'dpo' is an adapter beside another model: set merge"):
+        unmdpo.run(described, store=place / "refused")
+    described["policies"]["dpo"]["training"], described["policies"]["second"]["training"] = (
+        {},
+        {"adapter": {"rank": 2}},
+    )
+    with pytest.raises(UserError, match="'second' is an adapter beside another model: set merge"):
         unmdpo.run(described, store=place / "refused")
 
 
@@ -146,7 +179,8 @@ def test_a_file_is_scored_and_read_again(place, tmp_path):
     assert "36 comparisons; the judge agrees with 75.0 % of 48 labels" in done.output
     read = load_comparisons(DataRef(str(out)), settings=SourceSettings(strength=StrengthRule(continuous=True)))
     assert [row.strength for row in read] == [len(row.chosen.split()) - 1 for row in read]
-    swapped = command("judge", "score", data, LONGEST["function"], out, "--swap")
+    assert "exists: choose another name" in command("judge", "score", data, LONGEST["function"], out).output
+    swapped = command("judge", "score", data, LONGEST["function"], out, "--swap", "--force")
     assert "48 comparisons; the judge agrees with 75.0 % of 48 labels" in swapped.output
     assert all(row.rejected == "w2" for row in load_comparisons(str(out)))
     assert [path.name for path in tmp_path.iterdir()] == ["scored.jsonl"]
@@ -162,7 +196,7 @@ def test_scoring_goes_on_where_it_stopped(place, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return [float(len(text)) for text in responses]
 
-    monkeypatch.setattr(scoring, "kind_of", lambda _: SimpleNamespace(open=lambda _: judge))
+    monkeypatch.setattr(scoring, "kind_of", lambda _: SimpleNamespace(open=lambda _: judge, files=None))
     given = DataRef(pairs(place)), Reading(), FunctionSettings(function="a:b"), tmp_path / "out.jsonl"
     how = {"swap": False, "seed": 1, "report": lambda text: None}
     with pytest.raises(KeyboardInterrupt):
@@ -198,9 +232,11 @@ def test_the_next_rounds_data_by_command(place, tmp_path):
     assert done.exit_code == 0, done.output
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert f"next.jsonl: {len(rows)} comparisons of " in done.output
+    again = command("pairs", tmp_path / "r.yaml", "dpo", out, *given, *how)
+    assert (again.exit_code, "exists" in again.output) == (2, True)
     for row in rows:
         lengths = [len(row[name][0]["content"].split()) for name in ("chosen", "rejected")]
         assert row["margin"] == lengths[0] - lengths[1] > 0
     assert len(load_comparisons(str(out))) == len(rows)
-    unknown = command("pairs", tmp_path / "r.yaml", "ppo", out, *given, *how)
+    unknown = command("pairs", tmp_path / "r.yaml", "ppo", out, *given, *how, "--force")
     assert (unknown.exit_code, "'ppo' is not a policy" in unknown.output) == (2, True)

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unmdpo.cli.audit import Config, Data, MaxBadRows, Revision, Source, StrictRows, check_target
-from unmdpo.cli.look import Columns, reading_of, rule_of
+from unmdpo.cli.look import Columns, Labels, reading_of, rule_of
 
 if TYPE_CHECKING:
     from unmdpo.stages.shared.judge_training import TrainedJudge
 
 JUDGE = "A reward model's folder or Hub name, package.module:function, or a .yaml file with a judge's settings."
+
+Force = Annotated[bool, typer.Option("--force", help="Write over a file that exists.")]
 
 app = typer.Typer(help="Judges of your own.", no_args_is_help=True)
 
@@ -84,9 +86,11 @@ def score(
     revision: Revision = None,
     config: Config = None,
     column: Columns = None,
+    label: Labels = None,
     swap: Annotated[
         bool, typer.Option("--swap", help="Where the judge prefers the other response, swap the two; else leave out.")
     ] = False,
+    force: Force = False,
     seed: Annotated[int, typer.Option(min=0, help="For the order in which a judge of pairs sees them.")] = 42,
     max_bad_rows: MaxBadRows = "1%",
     strict: StrictRows = False,
@@ -97,12 +101,12 @@ def score(
     from unmdpo.recipe.rounds import judge_of
     from unmdpo.stages.scoring import score_file
 
-    check_target(out)
+    check_lines(out, force)
     lines = Lines(interval=10)
     lines.shown["judge"] = 0.0
     done = score_file(
         DataRef.named(data, split, revision, config),
-        reading_of(source, column, rule_of(None, False), None, max_bad_rows, strict),
+        reading_of(source, column, rule_of(label, False), None, max_bad_rows, strict),
         judge_of(judge),
         out,
         swap=swap,
@@ -118,6 +122,17 @@ def score(
     if done.spent:
         typer.echo(f"spent: {', '.join(f'{count:,} {what}' for what, count in done.spent['spent'].items())}")
     typer.echo(f"next: unmdpo look {out}")
+
+
+def check_lines(out: Path, force: bool) -> None:
+    """Whether lines of JSON can be written there, and nothing is lost by it."""
+    from unmdpo.core.errors import UserError
+
+    check_target(out)
+    if out.suffix != ".jsonl":
+        raise UserError(f"{out}: lines of JSON are written, so name it .jsonl")
+    if out.exists() and not force:
+        raise UserError(f"{out} exists: choose another name, or write over it with --force")
 
 
 def _show(judge: "TrainedJudge") -> None:

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from unmdpo.cli.audit import check_target
-from unmdpo.cli.judge import JUDGE
+from unmdpo.cli.judge import JUDGE, Force, check_lines
 from unmdpo.cli.run import HERE, RecipeArgument, StoreOption, find_recipe, get_ready
 
 NEXT = "next"  # the policy that would be trained on them
@@ -28,6 +27,7 @@ def pairs(
     seed: Annotated[int, typer.Option(min=0, help="Of the answers.")] = 42,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens in an answer.")] = 512,
     which: Annotated[str, typer.Option(help="What is compared: best-worst, all or neighbours.")] = "best-worst",
+    force: Force = False,
     store: StoreOption = HERE,
     jobs: Annotated[int | None, typer.Option(min=1, help="Most stages at once.")] = None,
 ) -> None:
@@ -36,7 +36,7 @@ def pairs(
     from unmdpo.recipe import load_recipe, parse_recipe
     from unmdpo.recipe.rounds import judge_of
 
-    check_target(out)
+    check_lines(out, force)
     asked = judge_of(judge)
 
     recipe, store = find_recipe(recipe, store)
@@ -65,8 +65,8 @@ def pairs(
     from unmdpo.stages.shared.files import COMPARISONS
     from unmdpo.store.store import Store
 
-    stage = PAIRED_STAGE.stage_name(NEXT)
     run = open_run(whole, Store(store))
+    stage = next(name for name in run.stages if name.startswith(f"{PAIRED_STAGE.name}[{NEXT}"))  # the first seed
     with shown_progress(len(run.wanted(stage))) as view:
         execute(run, until=stage, jobs=default_jobs(most_ranks(whole)) if jobs is None else jobs, view=view)
     made = run.artifact(stage)

@@ -23,7 +23,8 @@ TARGETS = (
 def rename_columns(rows: Iterable[Row], columns: Mapping[str, str]) -> Iterator[Row]:
     """Rows with further columns, each taken from a path such as `answers.0.text`; rows without one lack the column.
     What says the strength by another name gives way to what the user names."""
-    replaced = {path for path in columns.values() if path not in columns} | columns.keys()
+    named = {part for path in columns.values() for part in (path, *parts_of(path))}
+    replaced = {path for path in named if path not in columns} | columns.keys()
     if columns.keys() & GRADES:
         replaced |= GRADES
     for row in rows:
@@ -51,7 +52,7 @@ def at(values: Any, path: str) -> Iterator[Any]:
         yield values[path]
         return
     if "," in path:
-        several = [value for part in path.split(",") for value in at(values, part.strip()) if value not in (None, "")]
+        several = [value for part in parts_of(path) for value in at(values, part) if value not in (None, "")]
         yield from [several] if several else []
         return
     name, dot, rest = path.partition(".")
@@ -67,10 +68,16 @@ def at(values: Any, path: str) -> Iterator[Any]:
         yield inner
 
 
+def parts_of(path: str) -> list[str]:
+    """The paths that are listed in one."""
+    return [part.strip() for part in path.split(",")]
+
+
 def check_paths(rows: Sequence[Row], columns: Mapping[str, str]) -> None:
     """Raises if a path leads nowhere in any of the rows."""
-    for name, path in columns.items():
-        if rows and not any(True for row in rows for _ in at(row.values, path)):
+    named = {(name, part) for name, path in columns.items() for part in parts_of(path) if path not in rows[0].values}
+    for name, path in sorted(named) if rows else ():
+        if not any(True for row in rows for _ in at(row.values, path)):
             first = path.split(".")[0]
             known = rows[0].values
             where = did_you_mean(path, known) if first not in known else f"'{first}' has no such part"

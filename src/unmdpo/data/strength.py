@@ -20,6 +20,7 @@ from unmdpo.data.comparison import Comparison
 from unmdpo.data.rows import Row
 
 STRENGTH_COLUMNS = ("strength", "preference_strength")
+LEVELS = 3  # K, if nothing else is said
 SIDES = {"a": -1, "b": 1, "tie": 0}
 MOST_PAIRS = 10_000  # of one prompt
 ROUNDING = 1 + 1e-9  # 4.1 − 3.1 is a margin of one
@@ -49,7 +50,7 @@ class StrengthRule(Strict):
     a margin must exceed a quantile to pass it: a value shared by many rows then stays in one level.
     """
 
-    levels: Annotated[int, Field(ge=1, le=1000)] = Field(3, description="K, the number of strength levels")
+    levels: Annotated[int, Field(ge=1, le=1000)] = Field(LEVELS, description="K, the number of strength levels")
     column: str | None = Field(None, description="column that holds the strengths themselves")
     labels: Annotated[dict[str, int] | None, BeforeValidator(_words)] = Field(
         None,
@@ -59,13 +60,12 @@ class StrengthRule(Strict):
     thresholds: Thresholds = Field(
         None, description="K-1 increasing margins; a margin of at least the j-th reaches level j+1"
     )
-
     continuous: bool = Field(False, description="take strengths, or margins, as the real numbers that they are")
 
     @model_validator(mode="after")
     def _thresholds_fit(self) -> Self:
         given = self.thresholds
-        if self.continuous and self.model_fields_set & {"levels", "labels", "thresholds"}:
+        if self.continuous and (self.labels, given, self.levels) != (None, None, LEVELS):
             raise ValueError("continuous strengths have no levels: leave out levels, labels and thresholds")
         if given is not None and len(given) != self.levels - 1:
             raise ValueError(f"{self.levels} strength levels need {self.levels - 1} thresholds, not {len(given)}")

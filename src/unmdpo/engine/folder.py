@@ -72,7 +72,7 @@ def _export(
                 aside.mkdir(exist_ok=True)
                 save(aside)
                 tokenizer.save_pretrained(aside)
-                sums = {path.name: sha256(path) for path in sorted(aside.iterdir())}
+                sums = {path.name: sha256(path) for path in sorted(aside.iterdir()) if path.name != CARD}
                 (aside / CHECKSUMS).write_text(json.dumps(sums, indent=2) + "\n", "utf-8")
                 (aside / CARD).write_text(model_card(provenance, sums), "utf-8")
         except OSError as error:

@@ -29,6 +29,10 @@ def check_files(source: ModelSource) -> None:
     folder = Path(source.path)
     if not folder.is_dir():
         return
+    several = sorted(folder.glob("*.gguf"))
+    if source.gguf_file is None and several and not (folder / "config.json").exists():
+        names = ", ".join(file.name for file in several)
+        raise UserError(f"there are several GGUF files in {folder}: give the path of one of them ({names})")
     weights = [folder / source.gguf_file] if source.gguf_file is not None else _weights(folder)
     for path in [*sorted(folder.glob("*.json")), *weights]:
         _check_no_pointer(path)

@@ -40,10 +40,7 @@ class ModelSource(Strict):
         if path.suffix == ".gguf":
             return values | {"path": str(path.parent), "gguf_file": path.name}
         found = [] if (path / "config.json").exists() else sorted(path.glob("*.gguf"))
-        if len(found) > 1:
-            names = ", ".join(file.name for file in found)
-            raise ValueError(f"there are several GGUF files in {path}: give the path of one of them ({names})")
-        return values | {"gguf_file": found[0].name} if found else values
+        return values | {"gguf_file": found[0].name} if len(found) == 1 else values
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -130,6 +127,7 @@ class TrainingOverrides(Budget):
     seed: Seed | None = Field(None, description="another one than training.seed")
     adapter: AdapterSettings | None = Field(None, description="another one than training.adapter")
     sft: Nonnegative | None = Field(None, description="another one than training.sft")
+    batch: Count | None = Field(None, description="another one than training.batch")
 
 
 class TrainingSettings(DefaultBudget):

@@ -51,8 +51,9 @@ def sizes_of(run: Pipeline) -> Sizes:
     if ENCODED_STAGE.name in finished:
         lengths = PAIRS.load(finished[ENCODED_STAGE.name]).valid_lengths
         return Sizes(lengths, min(int(_notes(run)["prompts"]), len(lengths)), [])
-    if COMPARISONS_STAGE.name in finished:
-        return _sampled(run, finished[COMPARISONS_STAGE.name].path, _notes(run))
+    read = finished.get(COMPARISONS_STAGE.name) or finished.get(read_stage(run.stages).name)
+    if read is not None:
+        return _sampled(run, read.path, read.manifest["notes"])
     if all(part.path is not None and _here(part.path) for part in data.parts.values()):
         with tempfile.TemporaryDirectory() as name:
             stage, folder = read_stage(run.stages), Path(name)
@@ -81,7 +82,8 @@ def count_fitting(run: Pipeline) -> list[str]:
 
 
 def _notes(run: Pipeline) -> Notes:
-    notes: Notes = run.artifact(COMPARISONS_STAGE.name).manifest["notes"]
+    read = run.finished.get(COMPARISONS_STAGE.name) or run.artifact(read_stage(run.stages).name)
+    notes: Notes = read.manifest["notes"]
     return notes
 
 

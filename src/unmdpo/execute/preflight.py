@@ -21,6 +21,7 @@ import torch
 from unmdpo.core.errors import UserError
 from unmdpo.engine.inference.endpoints import Endpoint
 from unmdpo.engine.inference.judges import TrainedJudge, kind_of
+from unmdpo.engine.models import check_reachable
 from unmdpo.engine.settings import AdapterSettings, ModelSource, TrainingOverrides, TrainingSettings
 from unmdpo.execute.checks import (
     JUDGE,
@@ -41,6 +42,7 @@ from unmdpo.stages.judge import JUDGE_STAGE, places
 from unmdpo.stages.pilots import PILOT_STAGE
 from unmdpo.stages.pipeline import Pipeline
 from unmdpo.stages.policies import POLICY_STAGE
+from unmdpo.stages.rounds import BEST_WORST, PAIRED_STAGE
 from unmdpo.stages.shared.base import Files
 from unmdpo.stages.shared.judge_training import read_pairs
 from unmdpo.store.store import Store
@@ -87,14 +89,12 @@ def outside(run: Pipeline, wanted: Sequence[str]) -> list[str]:
     checks: list[Callable[[], None]] = [partial(check_ranks, run.recipe), partial(check_login, run.recipe)]
     models = {"model.path": run.recipe.model, "pilots.model.path": run.recipe.pilots.model}
     reference = run.recipe.reference
-    if isinstance(reference, ModelSource):
-        models["reference.path"] = reference
     models |= {f"evaluation.answers.{name}.path": model for name, model in _models_elsewhere(run.recipe).items()}
     for key, model in models.items():
         if model is not None and key not in absent:
             checks.append(partial(check_model, model))
     if isinstance(reference, ModelSource) and not absent.keys() & {"model.path", "reference.path"}:
-        checks.append(partial(check_same_tokens, run.recipe.model, reference))
+        checks += [partial(check_reachable, reference), partial(check_same_tokens, run.recipe.model, reference)]
     for key, check in check_judges(run.recipe):
         if (judging or not key.startswith(JUDGE)) and not any(other.startswith(f"{key}.") for other in absent):
             checks.append(check)
@@ -243,6 +243,10 @@ def too_few(run: Pipeline, wanted: Sequence[str]) -> list[str]:
         if stage.kind in (PILOT_STAGE, POLICY_STAGE):
             share = 1 - 1 / recipe.pilots.folds if stage.kind is PILOT_STAGE else 1.0
             batch, count = stage.settings.training.batch, int(share * pairs)
+            made = stage.inputs["comparisons"]
+            if made.kind is PAIRED_STAGE:  # at most one for each prompt, or as many as nobody knows yet
+                size = made.inputs["panel"].settings.size
+                count = size if made.settings.pairs == BEST_WORST and isinstance(size, int) else batch
             if count < batch:
                 found.append(f"{name}: a batch of {batch} is larger than its {count} training comparisons")
     piloted = any(run.stages[name].kind is PILOT_STAGE for name in wanted)

@@ -38,6 +38,7 @@ def count_rows(run: Pipeline) -> RowCounts | None:
     counts |= {"comparisons": notes["found"], tied: notes["ties"], "held out": notes["held_out"]}
     if "disagreed" in notes:
         counts |= {"left out (the judge prefers the other response)": notes["disagreed"]}
+        counts |= {"left out (the judge sees no difference)": notes["undecided"]}
     counts |= {trained: notes["comparisons"]}
     remarks = []
     if encoded is not None:

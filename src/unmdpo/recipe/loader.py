@@ -17,7 +17,7 @@ from unmdpo.recipe.recipe import Recipe, as_yaml
 
 Key = tuple[str | int, ...]
 MAX_MISTAKES = 12  # what fits on a screen
-INSTEAD = {"updates": "epochs", "epochs": "updates"}  # to set one is to leave out the other
+BUDGETS, INSTEAD = ("training", "pilots"), {"updates": "epochs", "epochs": "updates"}  # one replaces the other
 PACKAGED = resources.files("unmdpo.recipe") / "packaged"
 
 
@@ -70,17 +70,17 @@ def _merged_data(document: Document, above: tuple[str, ...] = ()) -> dict[str, A
     return _merge(merged, data)
 
 
-def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+def _merge(base: dict[str, Any], changes: dict[str, Any], section: str = "") -> dict[str, Any]:
     """Merges mappings key by key and replaces everything else; null removes a key, and a budget the other one."""
     merged = dict(base)
     for key, value in changes.items():
         if value is None:
             merged.pop(key, None)
             continue
-        if INSTEAD.get(key) not in changes:
+        if section in BUDGETS and INSTEAD.get(key) not in changes:
             merged.pop(INSTEAD.get(key, ""), None)
         if isinstance(value, dict) and isinstance(merged.get(key), dict):
-            merged[key] = _merge(merged[key], value)
+            merged[key] = _merge(merged[key], value, key)
         else:
             merged[key] = value
     return merged
@@ -114,7 +114,8 @@ def _override(data: dict[str, Any], text: str) -> Key:
         if not isinstance(data, dict):
             raise UserError(f"override '{text}': '{key}' is a value and has no keys below it")
     data[keys[-1]] = Document(value, f"override '{text}'").data
-    data.pop(INSTEAD.get(keys[-1], ""), None)
+    if data[keys[-1]] is not None and keys[-2:-1] and keys[-2] in BUDGETS:
+        data.pop(INSTEAD.get(keys[-1], ""), None)
     return keys
 
 

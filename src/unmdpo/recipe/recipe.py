@@ -145,11 +145,12 @@ class Recipe(Strict):
         among(known, spec.policy, (*key, "after", "policy"), f"'{spec.policy}' is not a policy above this one")
         if objective.scale:
             raise error_at(key, "scales are of the training data: after another policy, take an objective without one")
-        adapter = None
-        if spec.policy != INITIAL:
-            adapter = self.training.with_overrides(self.policies[spec.policy].training).adapter
-        if adapter is not None and not adapter.merge:
-            raise error_at((*key, "after", "policy"), f"'{spec.policy}' is an adapter: set merge in its settings")
+        for name in {key[-1], spec.policy} - {INITIAL}:
+            adapter = self.training.with_overrides(self.policies[name].training).adapter
+            if adapter is not None and (not adapter.merge or adapter.four_bit):
+                raise error_at(
+                    (*key, "after"), f"'{name}' is an adapter beside another model: set merge, without four_bit"
+                )
 
     def start_of(self, training: str) -> str | None:
         """The training that this one comes after: of the same seed, if it has several; None: the initial model."""

@@ -2,14 +2,14 @@
 
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import yaml
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from unmdpo.core.errors import UserError
 from unmdpo.core.settings import Count, PanelSize, Place, Strict, plain
-from unmdpo.data.strength import StrengthRule
+from unmdpo.data.strength import LEVELS, StrengthRule
 from unmdpo.engine.inference.endpoints import Endpoint, Vllm
 from unmdpo.engine.inference.judges import AnyJudge, JudgeSettings, TrainedJudge, kind_of
 from unmdpo.engine.settings import MAX_NEW_TOKENS, Sampling
@@ -25,8 +25,16 @@ class StrengthRecipe(StrengthRule):
 
     @property
     def rule(self) -> StrengthRule:
-        """Without the judge."""
-        return StrengthRule(**{name: getattr(self, name) for name in self.model_fields_set - {"judge"}})
+        """How strengths are cut, whoever gives them."""
+        return StrengthRule(**{name: getattr(self, name) for name in StrengthRule.model_fields})
+
+    @property
+    def read(self) -> StrengthRule:
+        """How labels are read, if a judge gives the strengths."""
+        if self.judge is None:
+            return self.rule
+        levels = LEVELS if self.labels is None else self.levels
+        return StrengthRule(levels=levels, labels=self.labels, column=self.column)
 
 
 class RoundRecipe(Strict):
@@ -43,6 +51,12 @@ class RoundRecipe(Strict):
         "best-worst", description="which answers to a prompt are compared"
     )
     strength: StrengthRule = Field(StrengthRule(), description="how differences of scores become strengths")
+
+    @model_validator(mode="after")
+    def _something_to_compare(self) -> Self:
+        if self.sampling.samples < 2:
+            raise ValueError("a round compares answers to the same prompt: draw at least two samples")
+        return self
 
 
 def judge_of(text: str) -> JudgeSettings:

@@ -21,6 +21,7 @@ from unmdpo.engine.settings import ObjectiveChoice, TrainingSettings
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.loop import Validation
 from unmdpo.engine.training.trainer import Trainer
+from unmdpo.objectives.table import INITIAL
 from unmdpo.recipe.recipe import as_yaml
 from unmdpo.recipe.rounds import RoundRecipe
 from unmdpo.recipe.settings import PolicyRecipe
@@ -37,10 +38,10 @@ from unmdpo.stages.data import (
     validation,
 )
 from unmdpo.stages.reference import features, reference
-from unmdpo.stages.rounds import round_inputs
+from unmdpo.stages.rounds import PAIRED_STAGE, round_inputs
 from unmdpo.stages.scales import EstimatorChoice, estimator_choice, scale, scale_of_rows, units_of
 from unmdpo.stages.scoring import GRADED_STAGE, READ, TRAINED
-from unmdpo.stages.shared.base import VALIDATED, Graph, Job, Kind, Notes, PinnedModel, Stage
+from unmdpo.stages.shared.base import START, VALIDATED, Graph, Job, Kind, Notes, PinnedModel, Stage
 from unmdpo.stages.shared.estimates import Cost, Estimates
 from unmdpo.stages.shared.files import ADAPTER, COMPARISONS, ESTIMATOR, METRICS, MODEL, PAIRS, POLICY_SCALE, REFERENCE
 from unmdpo.stages.shared.training import TrainedModel, train_in, with_beta
@@ -265,8 +266,11 @@ def _data_facts(trained: TrainedModel, job: Job[PolicySettings]) -> dict[str, ob
     """What became of the rows: some are ties, or too long."""
     read, pairs = job.inputs["comparisons"], trained.trainer.data.pairs
     counts = {name: read.manifest["notes"][name] for name in ("read", "bad", "ties") if name in read.manifest["notes"]}
-    lost = len(pairs) - int(pairs.valid.sum())
+    lost, made = len(pairs) - int(pairs.valid.sum()), job.stage.inputs["comparisons"]
+    start = job.stage.inputs[START].name if START in job.inputs else INITIAL
+    drawn = {"answers of": start, "compared by": str(made.settings.judge)} if made.kind is PAIRED_STAGE else {}
     return {
+        **drawn,
         **{f"rows: {name}": count for name, count in counts.items()},
         "training comparisons": len(pairs),
         "too long or empty": lost,

@@ -42,7 +42,7 @@ class PairingSettings(ScoringSettings):
 def round_inputs(graph: Graph, name: str, spec: RoundRecipe, start: Stage[Any] | None) -> dict[str, Stage[Any]]:
     """What the training of a policy after another one needs: its comparisons, as text and as tokens, the reference on
     them, and the policy it starts from."""
-    model, suffix = graph.recipe.model, f"[{name}]"
+    model, suffix = graph.recipe.model, f"[{name}.after]"  # no name has a dot
     begun = {} if start is None else {START: start}
     converted = converted_model(graph, model)
     rows = paired(graph, name, spec, start)
@@ -53,7 +53,8 @@ def round_inputs(graph: Graph, name: str, spec: RoundRecipe, start: Stage[Any] |
 
 def paired(graph: Graph, name: str, spec: RoundRecipe, start: Stage[Any] | None) -> Stage[PairingSettings]:
     """The comparisons of a round."""
-    prompts, samples = _prompts(graph, name, spec), _samples(graph, name, spec, start)
+    prompts = _prompts(graph, name, spec)
+    samples = _samples(graph, name, spec, prompts, start)
     settings = PairingSettings(
         judge=spec.judge,
         files=judge_files(graph, spec.judge),
@@ -64,7 +65,7 @@ def paired(graph: Graph, name: str, spec: RoundRecipe, start: Stage[Any] | None)
     inputs: dict[str, Stage[Any]] = {
         "panel": prompts,
         "generation": samples,
-        **scoring_inputs(graph, spec.judge, name),
+        **scoring_inputs(graph, spec.judge, f"{name}.after"),
     }
     return graph.stage(PAIRED_STAGE, settings, inputs, PAIRED_STAGE.stage_name(name))
 
@@ -81,9 +82,11 @@ def _prompts(graph: Graph, name: str, spec: RoundRecipe) -> Stage[PanelSettings]
     return graph.stage(PANEL_STAGE, settings, inputs, f"prompts[{name}]")
 
 
-def _samples(graph: Graph, name: str, spec: RoundRecipe, start: Stage[Any] | None) -> Stage[AnswerSettings]:
+def _samples(
+    graph: Graph, name: str, spec: RoundRecipe, prompts: Stage[PanelSettings], start: Stage[Any] | None
+) -> Stage[AnswerSettings]:
     model = graph.recipe.model
-    inputs = {"panel": _prompts(graph, name, spec), **converted_model(graph, model)}
+    inputs: dict[str, Stage[Any]] = {"panel": prompts, **converted_model(graph, model)}
     if start is not None:
         inputs["policy"] = start
     settings = AnswerSettings(
@@ -117,7 +120,7 @@ def pair_answers(job: Job[PairingSettings]) -> Notes:
             rows.append(replace(one, domain=prompts.domains[place], margin=gap))
     untied = [row for row in rows if row.margin]
     if not untied:
-        raise UserError(f"{job.stage.name}: no two answers to any of {len(prompts)} prompts have different scores")
+        raise UserError(f"no two answers to any of {len(prompts)} prompts have different scores")
     table = ComparisonTable.of(settings.rule.graded(untied))
     job.save(COMPARISONS, table)
     counts = {"comparisons": len(table), "prompts": len(set(table.prompt_hashes())), "ties": len(rows) - len(untied)}

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unmdpo.core.errors import UserError
-from unmdpo.core.files import write_text
+from unmdpo.core.files import expand_home, write_text
 from unmdpo.core.settings import Strict
 from unmdpo.data.comparison import Comparison
+from unmdpo.data.identity import Prompt
 from unmdpo.data.load import DataRef, Reading, load
 from unmdpo.data.sources.preference import strengths_come_later
 from unmdpo.data.strength import StrengthRule
@@ -35,6 +36,8 @@ READ = "read"  # the stage with comparisons as they were read, before a judge ga
 TRAINED = "trained"  # for validation comparisons: those of the training data, whose quantiles they share
 CHUNK = 1024  # responses scored at a time; what is scored is kept
 SCORED = "scored.jsonl"
+NO_AGREEMENT = "the judge agrees with no label: is this the right judge, and are chosen and rejected right?"
+NO_TURNS: Mapping[str, Prompt] = {}
 SUREST = 0.99  # a judge of pairs that is surer counts as this sure, so that differences of scores are finite
 
 
@@ -62,9 +65,18 @@ def opened(job: Job[Any]) -> Any:
     return kind_of(job.settings.judge).open(job.settings.judge)
 
 
-def margins(judge: Any, questions: Sequence[Question], journal: Journal, seed: int, report: Report) -> list[float]:
+def margins(
+    judge: Any,
+    questions: Sequence[Question],
+    journal: Journal,
+    seed: int,
+    report: Report,
+    turns: Mapping[str, Prompt] = NO_TURNS,
+) -> list[float]:
     """How much better each candidate is than its baseline: the difference of their scores, or the log-odds that a
-    judge of pairs prefers it. Goes on from the journal, since every answer may cost money."""
+    judge of pairs prefers it. Goes on from the journal, since every answer may cost money. A reward model reads the
+    `turns` of a response that has several, others its text."""
+    said = turns if isinstance(judge, RewardModel) else NO_TURNS
     if hasattr(judge, "answers"):
         return _log_odds(judge, questions, journal, seed, report)
     both = [(one.prompt, text) for one in questions for text in (one.candidate, one.baseline)]
@@ -72,7 +84,7 @@ def margins(judge: Any, questions: Sequence[Question], journal: Journal, seed: i
     scores = [float(score) for part in journal.values for score in part][: len(responses)]
     while len(scores) < len(responses):
         some = responses[len(scores) : len(scores) + CHUNK]
-        found = checked(judge, [prompt for prompt, _ in some], [text for _, text in some])
+        found = checked(judge, [prompt for prompt, _ in some], [said.get(text, text) for _, text in some])
         journal.add(found)
         scores += found
         report(f"{len(scores):,}/{len(responses):,} responses scored")
@@ -111,7 +123,7 @@ def graded(graph: Graph, read: Stage[Any]) -> Stage[Any]:
     settings = GradedSettings(
         judge=strength.judge, files=judge_files(graph, strength.judge), seed=graph.recipe.seed, rule=strength.rule
     )
-    inputs = {READ: read, **scoring_inputs(graph, strength.judge, "strength")}
+    inputs = {READ: read, **scoring_inputs(graph, strength.judge, "data.strength")}
     return graph.stage(GRADED_STAGE, settings, inputs, "comparisons")
 
 
@@ -120,10 +132,11 @@ def grade(job: Job[GradedSettings]) -> Notes:
     prefers the other one, the comparison is left out."""
     rows, settings, judge = job.load(COMPARISONS, READ), job.settings, opened(job)
     assert settings.seed is not None
-    gaps = margins(judge, questions_of(rows), Journal(job.state / SCORED), settings.seed, job.report)
+    journal = Journal(job.state / SCORED)
+    gaps = margins(judge, questions_of(rows), journal, settings.seed, job.report, turns_of(rows))
     agreed = np.array(gaps) > 0
     if not agreed.any():
-        raise UserError("the judge agrees with no label: is this the right judge, and are chosen and rejected right?")
+        raise UserError(NO_AGREEMENT)
     trained = job.inputs[TRAINED].manifest["notes"]["quantiles"] if TRAINED in job.inputs else {}
     quantiles = tuple(trained[""]) if "" in trained else None
     rule, kept = settings.rule, [gap for gap in gaps if gap > 0]
@@ -137,11 +150,18 @@ def grade(job: Job[GradedSettings]) -> Notes:
         **job.inputs[READ].manifest["notes"],
         "comparisons": len(found),
         "prompts": len(set(found.prompt_hashes())),
-        "disagreed": int((~agreed).sum()),
+        "disagreed": sum(gap < 0 for gap in gaps),
+        "undecided": gaps.count(0.0),
         "thresholds": {} if rule.thresholds is None else {"": rule.thresholds},
         "quantiles": {} if cuts is None else {"": cuts},
         **spent_by(judge),
     }
+
+
+def turns_of(rows: Sequence[Comparison]) -> dict[str, Prompt]:
+    """Of the responses that are more than one text, by the text that they are read as."""
+    both = [(row.chosen, row.chosen_turns) for row in rows] + [(row.rejected, row.rejected_turns) for row in rows]
+    return {text: turns for text, turns in both if turns}
 
 
 def questions_of(rows: Sequence[Comparison]) -> list[Question]:
@@ -168,10 +188,13 @@ def score_file(
         data = load(ref, reading)
     asked = kind_of(judge).open(judge)
     rows = [*data.rows]
-    described = [judge.model_dump(mode="json"), seed, [(row.prompt_hash, row.pair) for row in rows]]
+    compared = [(row.prompt_hash, row.chosen, row.rejected) for row in rows]
+    described = [judge.model_dump(mode="json"), _files_of(judge), seed, compared]
     digest = hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]
     begun = out.with_name(f".{out.name}.{digest}")
-    gaps = margins(asked, questions_of(rows), Journal(begun), seed, report)
+    gaps = margins(asked, questions_of(rows), Journal(begun), seed, report, turns_of(rows))
+    if not swap and not any(gap > 0 for gap in gaps):
+        raise UserError(NO_AGREEMENT)
     lines = [
         json.dumps((_swapped(row) if gap < 0 else row).to_row() | {"margin": abs(gap)}, ensure_ascii=False)
         for row, gap in zip(rows, gaps, strict=True)
@@ -181,6 +204,14 @@ def score_file(
     begun.unlink()
     lost = {"bad": len(data.skipped), "ties": len(data.ties)}
     return Scored(len(lines), sum(gap < 0 for gap in gaps), gaps.count(0.0), lost, spent_by(asked))
+
+
+def _files_of(judge: JudgeSettings) -> list[tuple[str, int, int]]:
+    """What a judge depends on here: every file with its size and when it changed."""
+    named = kind_of(judge).files
+    places = [] if named is None else [expand_home(place) for place in named(judge)]
+    files = [file for place in places for file in (sorted(place.rglob("*")) if place.is_dir() else [place])]
+    return [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file()]
 
 
 def _swapped(row: Comparison) -> Comparison:

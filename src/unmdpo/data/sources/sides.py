@@ -164,7 +164,8 @@ def _is_labelled(row: Row) -> bool:
 
 
 def _read(source: Source, rows: Iterable[Row], bad: BadRows) -> Iterator[Comparison]:
-    if source.settings.strength.model_fields_set & {"column", "thresholds", "continuous"}:
+    given = source.settings.strength
+    if given.column is not None or given.thresholds is not None or given.continuous:
         raise UserError("labels say how strong they are: of strength's settings, only levels and labels apply")
     rest = iter(rows)
     head = list(islice(rest, HEAD))

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import Any
 
 from unmdpo.core.errors import UserError
 from unmdpo.core.isolated import isolated
@@ -43,7 +44,7 @@ def function_files(settings: FunctionSettings) -> list[str]:
     return [] if spec is None or spec.origin is None else [spec.origin]
 
 
-def checked(judge: Judge, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[float]:
+def checked(judge: Judge, prompts: Sequence[Prompt], responses: Sequence[Any]) -> list[float]:
     """A judge's scores: one finite number per response, or an error that says which are not."""
     found = judge(prompts, responses)
     if len(found) != len(responses):

@@ -10,6 +10,7 @@ from unmdpo.core.errors import UserError
 from unmdpo.data.identity import Prompt, as_chat
 from unmdpo.engine.inference.endpoints import Endpoint, as_they_arrive, explain_errors, open_client, redacted
 from unmdpo.engine.inference.generate import Generation
+from unmdpo.engine.inference.sampling import seeds_of
 from unmdpo.engine.settings import Sampling
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class RemoteGenerator:
     def generate(self, prompts: Sequence[Prompt], done: Collection[int] = ()) -> Iterator[list[Generation]]:
         """Yields answers as they arrive, skipping the prompts in `done`. If one fails, those under way are kept."""
         left = [place for place in range(len(prompts)) if place not in done]
+        self.seeds = [] if self.sampling is None else seeds_of(prompts, self.sampling.seed)
         with open_client(self.server, retries=RETRIES) as client:
             arriving = as_they_arrive(left, lambda place: self._answer(client, place, prompts[place]), WORKERS)
             for _, generation in arriving:
@@ -65,7 +67,7 @@ class RemoteGenerator:
     def _drawn(self, place: int) -> dict[str, Any]:
         if self.sampling is None:
             return {"temperature": 0}
-        seed = (self.sampling.seed + place) % 2**31  # servers that take a seed take a small one
+        seed = self.seeds[place] % 2**31  # servers that take a seed take a small one
         return {"temperature": self.sampling.temperature, "top_p": self.sampling.top_p, "seed": seed}
 
     def _count(self, completion: Any, text: str) -> int:

@@ -55,12 +55,11 @@ class Drawing(LogitsProcessor):
         return torch.full_like(scores, -torch.inf).scatter(1, self.picker(scores, step), 0.0)
 
 
-def seeds_of(prompts: Sequence[Sequence[int]], seed: int) -> list[int]:
-    """A seed for each answer, from its prompt's tokens and how often that prompt was asked before."""
+def seeds_of(prompts: Sequence[object], seed: int) -> list[int]:
+    """A seed for each answer, from its prompt and how often that prompt was asked before."""
     asked = Counter[str]()
     seeds = []
-    for tokens in prompts:
-        text = ",".join(map(str, tokens))
+    for text in map(repr, prompts):
         digest = hashlib.sha256(f"{seed}:{asked[text]}:{text}".encode()).digest()
         seeds.append(int.from_bytes(digest[:16], "big"))
         asked[text] += 1

@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import torch
 
-from unmdpo.core.errors import OutOfMemory
+from unmdpo.core.errors import OutOfMemory, UserError
 from unmdpo.core.settings import Strict
 from unmdpo.engine.models import read_template
 from unmdpo.engine.settings import ComputeSettings, LoggingSettings, ModelSource
@@ -156,9 +156,11 @@ class Graph:
     pinned: dict[str, PinnedModel] = field(default_factory=dict)  # models by their settings: most stages have one
 
     def stage(self, kind: Kind[S], settings: S, inputs: Mapping[str, Stage[Any]], name: str | None = None) -> Stage[S]:
-        """Adds a stage, or returns the existing one with this name."""
+        """Adds a stage, or returns the existing one with this name, which must be the same."""
         new = Stage(kind, name or kind.name, settings, inputs)
         existing: Stage[S] = self.stages.setdefault(new.name, new)
+        if existing is not new and (existing.kind is not kind or existing.settings != settings):
+            raise UserError(f"two different stages would be named '{new.name}': choose other names in the recipe")
         return existing
 
     def pin_model(self, model: ModelSource) -> PinnedModel:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from unmdpo.data import DataRef, SourceSettings, StrengthRule
+from unmdpo.data import DataRef, SourceSettings
 from unmdpo.data.bad import as_lines
 from unmdpo.data.comparison import BOTH_BAD, Comparisons
 from unmdpo.data.load import Reading, load
@@ -120,8 +120,7 @@ def reference(spec: RowsRecipe) -> DataRef:
 
 
 def reading(spec: RowsRecipe) -> Reading:
-    strength = StrengthRule() if spec.strength.judge is not None else spec.strength.rule
-    rules = SourceSettings(strength=strength, pairing=spec.pairing)
+    rules = SourceSettings(strength=spec.strength.read, pairing=spec.pairing)
     return Reading(spec.source, rules, spec.columns, spec.allowed_bad_rows, ignore=tuple(spec.ignore))
 
 

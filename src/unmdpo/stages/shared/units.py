@@ -97,14 +97,14 @@ def weights(rows: Sequence[Comparison], valid: Tensor) -> Tensor | None:
     table = ComparisonTable.of(rows)
     if "weight" not in table.chunks.names:
         return None
-    given = torch.from_numpy(table.numbers("weight")).float()  # NaN where nothing is said
+    given = torch.from_numpy(table.numbers("weight")).double()  # NaN where nothing is said
     said = ~given.isnan() & valid
     if not said.any():
         return None
     mean = given[said].mean()
     if not mean:
         raise UserError("the weights of all comparisons are zero: give some of them a positive weight")
-    return torch.where(given.isnan(), 1.0, given / mean)
+    return torch.where(given.isnan(), 1.0, given / mean).float()
 
 
 def vote_counts(rows: Sequence[Comparison]) -> Tensor | None:
