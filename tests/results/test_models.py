@@ -197,3 +197,12 @@ def test_what_a_notebook_shows(done):
     scale = done.scale("seq")
     assert repr(scale).startswith("FittedScale seq: ")
     assert "<th>q</th>" in scale._repr_html_()
+
+
+def test_an_adapter_is_exported_with_a_card_of_its_own(folder, store, tmp_path):
+    policies = {"lora": {"objective": "dpo", "training": {"adapter": {"rank": 2}}}}
+    run = unmdpo.run(recipe(folder, scales={}, policies=policies, evaluation=None), store=store.root)
+    out = export_policy(run, "lora", tmp_path / "out")
+    assert (out / "adapter_model.safetensors").is_file()
+    assert "trained with `dpo` by unmdpo" in (out / "README.md").read_text()
+    assert "README.md" not in json.loads((out / "checksums.json").read_text())
