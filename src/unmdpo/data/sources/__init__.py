@@ -86,7 +86,7 @@ def detect(row: Row) -> str:
         tried = " ".join(f"--column {name}={path}" for name, path in guess.items())
         raise row.error(f"these columns match no known source: {shown}. Try: {tried} (`columns` in a recipe)")
     advice = f"Say which columns hold what with `columns`, or name the source: {', '.join(SOURCES)}"
-    if not columns & {column.lower() for column in row.values}:
+    if 2 * len(columns & {column.lower() for column in row.values}) <= len(columns):
         raise row.error(f"these columns match no known source: {shown}. {advice}")
     missing = sorted(columns - row.values.keys())
     hints = "; ".join(f"'{column}' ({did_you_mean(column, row.values)})" for column in missing)
@@ -94,8 +94,9 @@ def detect(row: Row) -> str:
 
 
 def _nearest_shape(columns: Iterable[str]) -> tuple[str, frozenset[str]]:
+    """Of those that lack a column: some have all, and are not meant for other reasons."""
     have = {column.lower() for column in columns}
-    shapes = [(name, shape) for name, source in SOURCES.items() for shape in source.shapes]
+    shapes = [(name, shape) for name, source in SOURCES.items() for shape in source.shapes if shape - have]
     return max(shapes, key=lambda pair: len(pair[1] & have) / len(pair[1]))
 
 
