@@ -14,6 +14,7 @@ from unmdpo.core.errors import UserError
 from unmdpo.data import DataRef, SourceSettings, StrengthRule, load_comparisons
 from unmdpo.data.load import Reading
 from unmdpo.engine.inference.judges import FunctionSettings
+from unmdpo.execute.plan import plan, sizes_of
 from unmdpo.recipe import parse_recipe
 from unmdpo.results.run import open_run
 from unmdpo.stages import scoring
@@ -240,3 +241,13 @@ def test_the_next_rounds_data_by_command(place, tmp_path):
     assert len(load_comparisons(str(out))) == len(rows)
     unknown = command("pairs", tmp_path / "r.yaml", "ppo", out, *given, *how, "--force")
     assert (unknown.exit_code, "'ppo' is not a policy" in unknown.output) == (2, True)
+
+
+def test_a_plan_counts_the_prompts_that_a_round_answers(place):
+    described = recipe(place).model_dump(mode="json")
+    described["scales"], described["policies"] = {}, {"dpo": {"objective": "dpo"}}
+    described["policies"]["second"] = {"objective": "dpo", "after": round_after("dpo")}
+    run = open_run(parse_recipe(described), Store(place / "planned"), planning=True)
+    sizes = sizes_of(run)
+    (samples,) = [stage for stage in plan(run, sizes=sizes).stages if stage.stage == "samples[second]"]
+    assert samples.cost.tokens == sizes.prompts * 3 * 6

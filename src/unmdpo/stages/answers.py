@@ -180,7 +180,8 @@ def _answering_cost(estimates: Estimates, stage: Stage[AnswerSettings]) -> Cost:
         isinstance(settings, ServedSettings) and isinstance(settings.server, Endpoint)
     ):
         return Cost()
-    prompts: int = estimates.panel(stage.inputs["panel"].settings.size)
+    drawn = stage.inputs["panel"]
+    prompts: int = estimates.panel(drawn.settings.size, drawn.inputs)
     samples = 1 if settings.sampling is None else settings.sampling.samples
     written = estimates.writing(settings.model, float(samples * prompts * settings.max_new_tokens))
     # vLLM takes most of a GPU, whatever it serves

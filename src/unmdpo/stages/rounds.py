@@ -149,7 +149,8 @@ def _selected(scores: Sequence[float], which: str) -> list[tuple[int, int, float
 
 def _cost(estimates: Estimates, stage: Stage[PairingSettings]) -> Cost:
     written = stage.inputs["generation"].settings
-    prompts = estimates.panel(stage.inputs["panel"].settings.size)
+    drawn = stage.inputs["panel"]
+    prompts = estimates.panel(drawn.settings.size, drawn.inputs)
     tokens = prompts * written.sampling.samples * (estimates.mean_prompt + written.max_new_tokens)
     return scoring_cost(estimates, stage, tokens)
 

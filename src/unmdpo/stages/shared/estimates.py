@@ -4,6 +4,7 @@ Times follow from the useful FLOP/s that `benchmarks.engine` measured on one H20
 share of its peak.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -114,9 +115,9 @@ class Estimates:
         """Tokens of a prompt."""
         return float(self.lengths[:, 0].mean()) if len(self.lengths) else MEAN_PROMPT
 
-    def panel(self, size: PanelSize) -> int:
-        """Prompts of a panel; a share is of the held-out prompts."""
-        return panel_size(size, round(self.held_out * self.prompts))
+    def panel(self, size: PanelSize, inputs: Collection[str] = ()) -> int:
+        """Prompts of a panel, drawn from the held-out ones, or from those to train on if they are among its inputs."""
+        return panel_size(size, self.prompts if "comparisons" in inputs else round(self.held_out * self.prompts))
 
     def scoring(self, model: ModelSource, share: float = 1.0) -> Cost:
         """The cost of log-probabilities for a share of the pairs."""
