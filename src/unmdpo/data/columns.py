@@ -10,7 +10,7 @@ from unmdpo.data.strength import DIFFERENCES, RATINGS, STRENGTH_COLUMNS
 
 GRADES = {*STRENGTH_COLUMNS, "margin", RATINGS, *(name for pair in DIFFERENCES for name in pair)}
 
-NOT_TEXT = ("image", "images", "video", "videos", "audio", "audios")
+NOT_TEXT = frozenset({"image", "images", "video", "videos", "audio", "audios"})
 
 # What can be named when the source is not: the columns that the generic sources read.
 TARGETS = (
@@ -36,7 +36,8 @@ def rename_columns(rows: Iterable[Row], columns: Mapping[str, str]) -> Iterator[
 def without(rows: Iterable[Row], ignored: Collection[str]) -> Iterator[Row]:
     """Rows without the columns that the user leaves out; what is not text must be among them."""
     for row in rows:
-        found = next((name for name in NOT_TEXT if row.values.get(name) and name not in ignored), None)
+        beside = () if NOT_TEXT.isdisjoint(row.values) else sorted(NOT_TEXT & row.values.keys())
+        found = next((name for name in beside if row.values[name] and name not in ignored), None)
         if found is not None:
             raise UserError(
                 f"{row.origin}: '{found}' is not read, because only text is; if prompts make sense without it, leave "

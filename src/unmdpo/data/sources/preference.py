@@ -3,7 +3,6 @@
 import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import chain, islice
 
 from unmdpo.core.errors import UnmdpoWarning, UserError
@@ -46,8 +45,26 @@ class PairReader:
             raise UserError("strength.labels says what words mean: name the column that holds them in strength.column")
 
     def read(self, row: Row) -> Comparison:
-        comparison = self._comparison(row)
+        prompt, chosen, rejected = self._said(row)
         self._warn_once(row)
+        strength, margin = self._grade(row)
+        return Comparison(
+            prompt=(*row.tools(), *prompt),
+            chosen=read_out(chosen),
+            rejected=read_out(rejected),
+            chosen_turns=() if isinstance(chosen, str) else chosen,
+            rejected_turns=() if isinstance(rejected, str) else rejected,
+            strength=strength,
+            source=row.origin,
+            domain=row.optional_text("domain"),
+            language=row.optional_text("language"),
+            votes=_votes(row, self.rule.levels),
+            weight=row.weight(),
+            margin=margin,
+        )
+
+    def _grade(self, row: Row) -> tuple[int, float | None]:
+        """The strength, or the margin that it is cut from later."""
         columns = self.columns
         if not row.values.keys() >= set(columns) or (not columns and self._graded(row)):
             raise row.error(
@@ -55,32 +72,18 @@ class PairReader:
                 f"but the rows before it in {_names(columns)}"
             )
         if not columns:
-            return replace(comparison, strength=1)
+            return 1, None
         value = grade(row, columns, self.rule)
-        if are_strengths(columns, self.rule):
-            return replace(comparison, strength=int(value))
-        return replace(comparison, margin=value)
+        return (int(value), None) if are_strengths(columns, self.rule) else (0, value)
 
     def _graded(self, row: Row) -> bool:
         return any(all(name in row for name in names) for names in graded_by(row))
 
-    def _comparison(self, row: Row) -> Comparison:
+    def _said(self, row: Row) -> tuple[Prompt, Said, Said]:
         prompt, chosen, rejected = self.texts(row)
         if self.repeats and isinstance(chosen, str) and isinstance(rejected, str):
             chosen, rejected = _without_prompt(row, chosen, rejected)
-        return Comparison(
-            prompt=(*row.tools(), *prompt),
-            chosen=read_out(chosen),
-            rejected=read_out(rejected),
-            chosen_turns=() if isinstance(chosen, str) else chosen,
-            rejected_turns=() if isinstance(rejected, str) else rejected,
-            strength=0,
-            source=row.origin,
-            domain=row.optional_text("domain"),
-            language=row.optional_text("language"),
-            votes=_votes(row, self.rule.levels),
-            weight=row.weight(),
-        )
+        return prompt, chosen, rejected
 
     def _warn_once(self, first: Row) -> None:
         """With the first row that can be read."""
