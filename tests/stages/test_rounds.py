@@ -1,6 +1,7 @@
 """Strengths from a judge, and rounds of training on a policy's own answers, as parts of a run."""
 
 import json
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -13,12 +14,14 @@ from unmdpo.cli import app
 from unmdpo.core.errors import UserError
 from unmdpo.data import DataRef, SourceSettings, StrengthRule, load_comparisons
 from unmdpo.data.load import Reading
-from unmdpo.engine.inference.judges import FunctionSettings
+from unmdpo.engine.inference.judges import EndpointSettings, FunctionSettings
+from unmdpo.engine.inference.pairwise import PairwiseJudge
 from unmdpo.execute.plan import plan, sizes_of
 from unmdpo.recipe import parse_recipe
 from unmdpo.results.run import open_run
 from unmdpo.stages import scoring
 from unmdpo.stages.shared.files import COMPARISONS, GENERATIONS, MODEL, PANEL, REFERENCE
+from unmdpo.store.journal import Journal
 from unmdpo.store.store import Store
 
 pytestmark = pytest.mark.filterwarnings(
@@ -251,3 +254,25 @@ def test_a_plan_counts_the_prompts_that_a_round_answers(place):
     sizes = sizes_of(run)
     (samples,) = [stage for stage in plan(run, sizes=sizes).stages if stage.stage == "samples[second]"]
     assert samples.cost.tokens == sizes.prompts * 3 * 6
+
+
+def test_a_judge_of_pairs_gives_log_odds_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    judge = PairwiseJudge(EndpointSettings(endpoint="http://x/v1", model="m"))
+    asked = []
+
+    def answers(questions, seed):
+        for place, one in enumerate(questions):
+            if len(asked) == 2:
+                raise KeyboardInterrupt
+            asked.append(one.candidate)
+            yield place, {"a": 0.75, "b": 1.0, "c": 0.2}[one.candidate]
+
+    monkeypatch.setattr(judge, "answers", answers)
+    questions = [scoring.Question((), "", text, "d") for text in "abc"] + [scoring.Question((), "", "d", "d")]
+    given = judge, questions
+    with pytest.raises(KeyboardInterrupt):
+        scoring.margins(*given, Journal(tmp_path / "j"), 1, lambda text: None)
+    asked[:] = ["before"]
+    found = scoring.margins(*given, Journal(tmp_path / "j"), 1, lambda text: None)
+    assert asked == ["before", "c"]
+    assert found == pytest.approx([math.log(3), math.log(99), math.log(0.25), 0.0])

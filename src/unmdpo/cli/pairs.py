@@ -38,7 +38,6 @@ def pairs(
 
     check_lines(out, force)
     asked = judge_of(judge)
-
     recipe, store = find_recipe(recipe, store)
     described = load_recipe(recipe).model_dump(mode="json")
     if NEXT in described["policies"]:

@@ -173,13 +173,15 @@ def missing_packages(recipe: Recipe, judging: bool) -> list[str]:
     adapters = [training.adapter for training in trainings if isinstance(training.adapter, AdapterSettings)]
     models = [recipe.model, *_models_elsewhere(recipe).values()]
     models += [] if recipe.pilots.model is None else [recipe.pilots.model]
-    asked = judging and any(kind_of(judge).pairwise for judge in judges(recipe).values())
+    used = [judge for key, judge in judges(recipe).items() if judging or not key.startswith(JUDGE)]
+    asked = any(kind_of(judge).pairwise for judge in used)
+    adapted = any(isinstance(judge, TrainedJudge) and judge.train.lora for judge in used)
     evaluation = recipe.evaluation
     if evaluation is not None:
         asked |= isinstance(evaluation.generator, Endpoint)
         asked |= any(isinstance(who, Endpoint) for who in evaluation.answers.values())
     needed = {
-        ("peft", "lora", "an adapter"): bool(adapters) or (judging and _adapted_judges(recipe)),
+        ("peft", "lora", "an adapter"): bool(adapters) or adapted,
         ("bitsandbytes", "qlora", "adapter.four_bit"): any(adapter.four_bit for adapter in adapters),
         ("gguf", "gguf", "a GGUF file"): any(model.gguf_file is not None for model in models),
         ("openai", "endpoint", "an endpoint"): asked,
@@ -191,10 +193,6 @@ def missing_packages(recipe: Recipe, judging: bool) -> list[str]:
         for (module, extra, what), is_needed in needed.items()
         if is_needed and importlib.util.find_spec(module) is None
     ]
-
-
-def _adapted_judges(recipe: Recipe) -> bool:
-    return any(isinstance(judge, TrainedJudge) and judge.train.lora for judge in judges(recipe).values())
 
 
 def check_login(recipe: Recipe) -> None:

@@ -1,6 +1,5 @@
 """Answers to panels, and their scores."""
 
-import contextlib
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from unmdpo.stages.answers import GENERATION_STAGE, AnswerSettings, ServedSettin
 from unmdpo.stages.convert import converted_model
 from unmdpo.stages.data import panel
 from unmdpo.stages.policies import policy
-from unmdpo.stages.scoring import ScoringSettings, judge_files, opened, scoring_cost, scoring_inputs, spent_by
+from unmdpo.stages.scoring import ScoringSettings, chances, judge_files, opened, scoring_cost, scoring_inputs, spent_by
 from unmdpo.stages.shared.base import Graph, Job, Kind, Notes, Stage
 from unmdpo.stages.shared.estimates import Cost, Estimates
 from unmdpo.stages.shared.files import GENERATIONS, PANEL, SCORES, Panel
@@ -97,26 +96,14 @@ def score_answers(job: Job[ScoringSettings]) -> Notes:
 def _preferences(
     judge: PairwiseJudge | TextJudge, job: Job[ScoringSettings], prompts: Panel, responses: list[Line]
 ) -> list[float]:
-    """The probability that the judge prefers each response to the baseline's. Resumes where it stopped, since every
-    answer may cost money."""
-    against, journal = job.load(GENERATIONS, "baseline"), Journal(job.state / "answers.jsonl")
-    known: dict[str, float] = dict(journal.values)
+    """The probability that the judge prefers each response to the baseline's."""
+    against, seed = job.load(GENERATIONS, "baseline"), job.settings.seed
     pairs = [
         Question(prompt, name, ours["text"], theirs["text"])
         for prompt, name, ours, theirs in zip(prompts.prompts, prompts.hashes, responses, against, strict=True)
     ]
-    known |= {pair.prompt_hash: 0.5 for pair in pairs if pair.candidate == pair.baseline}
-    questions, seed = [pair for pair in pairs if pair.prompt_hash not in known], job.settings.seed
     assert seed is not None
-    if isinstance(judge, TextJudge):
-        judge.expected = 2 * len(pairs)
-    with contextlib.closing(judge.answers(questions, seed)) as answers:
-        for place, score in answers:
-            name = questions[place].prompt_hash
-            known[name] = score
-            journal.add((name, score))
-            job.report(f"{len(known)}/{len(responses)} judged")
-    return [known[row["prompt_hash"]] for row in responses]
+    return chances(judge, pairs, Journal(job.state / "answers.jsonl"), seed, job.report)
 
 
 def load_scores(artifact: Artifact, prompts: Panel) -> Judged:

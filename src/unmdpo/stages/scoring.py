@@ -22,7 +22,7 @@ from unmdpo.data.strength import StrengthRule
 from unmdpo.data.table import ComparisonTable
 from unmdpo.engine.inference.function_judge import checked
 from unmdpo.engine.inference.judges import AnyJudge, JudgeSettings, TrainedJudge, kind_of
-from unmdpo.engine.inference.pairwise import Question
+from unmdpo.engine.inference.pairwise import PairwiseJudge, Question
 from unmdpo.engine.inference.reward_model import RewardModel
 from unmdpo.engine.inference.text_judge import TextJudge
 from unmdpo.engine.tally import Report
@@ -77,8 +77,10 @@ def margins(
     judge of pairs prefers it. Goes on from the journal, since every answer may cost money. A reward model reads the
     `turns` of a response that has several, others its text."""
     said = turns if isinstance(judge, RewardModel) else NO_TURNS
-    if hasattr(judge, "answers"):
-        return _log_odds(judge, questions, journal, seed, report)
+    if isinstance(judge, PairwiseJudge | TextJudge):
+        found = chances(judge, questions, journal, seed, report)
+        sure = [min(SUREST, max(1 - SUREST, chance)) for chance in found]
+        return [math.log(chance / (1 - chance)) for chance in sure]
     both = [(one.prompt, text) for one in questions for text in (one.candidate, one.baseline)]
     responses = list(dict.fromkeys(both))
     scores = [float(score) for part in journal.values for score in part][: len(responses)]
@@ -92,7 +94,10 @@ def margins(
     return [known[one.prompt, one.candidate] - known[one.prompt, one.baseline] for one in questions]
 
 
-def _log_odds(judge: Any, questions: Sequence[Question], journal: Journal, seed: int, report: Report) -> list[float]:
+def chances(
+    judge: PairwiseJudge | TextJudge, questions: Sequence[Question], journal: Journal, seed: int, report: Report
+) -> list[float]:
+    """The probability that a judge of pairs prefers each candidate. Goes on from the journal."""
     known = {int(place): float(chance) for place, chance in journal.values}
     known |= {place: 0.5 for place, one in enumerate(questions) if one.candidate == one.baseline}
     left = [place for place in range(len(questions)) if place not in known]
@@ -102,9 +107,8 @@ def _log_odds(judge: Any, questions: Sequence[Question], journal: Journal, seed:
         for number, chance in answers:
             known[left[number]] = chance
             journal.add((left[number], chance))
-            report(f"{len(known):,}/{len(questions):,} pairs judged")
-    sure = [min(SUREST, max(1 - SUREST, known[place])) for place in range(len(questions))]
-    return [math.log(chance / (1 - chance)) for chance in sure]
+            report(f"{len(known)}/{len(questions)} judged")
+    return [known[place] for place in range(len(questions))]
 
 
 def spent_by(judge: Any) -> Notes:
