@@ -146,29 +146,11 @@ def as_row(row: Comparison) -> dict[str, Any]:
 
 def right(model: str, policies: dict[str, Path], clean: Sequence[Comparison]) -> dict[str, list[int]]:
     """Which pairs each policy orders as their own labels do, by the reward that it was trained with."""
-    import torch  # noqa: PLC0415
+    from benchmarks.held_out import margins  # noqa: PLC0415 - `table` needs no torch
 
-    from unmdpo.engine.models import load_model  # noqa: PLC0415
-    from unmdpo.engine.pairs.score import score  # noqa: PLC0415
-    from unmdpo.engine.pairs.scorer import PairScorer  # noqa: PLC0415
-    from unmdpo.engine.settings import ModelSource  # noqa: PLC0415
-    from unmdpo.engine.text.encode import Encoder  # noqa: PLC0415
-    from unmdpo.engine.text.encoded import EncodedPairs  # noqa: PLC0415
-
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    pairs = EncodedPairs.of(Encoder.of(ModelSource(path=model), max_length=LENGTH).encode(list(clean)))
-    tokens = torch.from_numpy(pairs.lengths[:, 1:])
-
-    def log_probs(path: str) -> torch.Tensor:
-        return score(PairScorer(load_model(ModelSource(path=path), device=device, dtype=dtype)), pairs).cpu()
-
-    initial, found = log_probs(model), {}
-    for name, place in policies.items():
-        ratio = log_probs(str(place)) - initial  # (n, 2)
-        ratio = ratio / tokens if name in ("one", "learned", "true") else ratio
-        found[name] = (ratio[:, 0] > ratio[:, 1])[torch.from_numpy(pairs.valid)].int().tolist()
-    return found
+    normalized = {"one", "learned", "true"}
+    found = margins(model, policies, normalized, clean, LENGTH)
+    return {name: [int(margin > 0) for margin in some] for name, some in found.items()}
 
 
 def run_all(model: str, data: Path, folder: Path, seeds: Sequence[int], minutes: float) -> None:
