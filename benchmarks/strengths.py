@@ -27,7 +27,7 @@ FILES = {"feedback": ["ultrafeedback-train", "ultrafeedback-eval"], "arena": ["a
 EPOCHS = {"feedback": 2, "arena": 1}
 OBJECTIVES = {"fixed-margin": {"objective": "fixed-margin"}, "ulnm": {"objective": "ulnm-wr", "scale": "one"}}
 SEEDS = [42, 17, 7]
-LENGTH, HELD_OUT, DRAWS = 1024, 0.25, 2000
+LENGTH, HELD_OUT, DRAWS = 1024, 0.25, 400
 
 
 def read(data: Path, which: str) -> list[Comparison]:

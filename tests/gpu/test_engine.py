@@ -67,7 +67,7 @@ def test_bfloat16_training_with_compiled_layers():
     model = on_gpu(torch.bfloat16)
     scorer, pairs = PairScorer(model), encoded()
     prove(scorer, pairs)
-    assert scorer.packing.layout == "packed"
+    assert scorer.packing.layout == "flash"
     compile_layers(scorer)
     data = TrainingData(pairs, torch.ones(20), reference=score(scorer, pairs, 512))
     settings, compute = SETTINGS.model_copy(update={"updates": 30}), ComputeSettings(token_budget=512)

@@ -256,6 +256,19 @@ def test_a_plan_counts_the_prompts_that_a_round_answers(place):
     assert samples.cost.tokens == sizes.prompts * 3 * 6
 
 
+def test_seeds_share_the_prompts_and_the_judge_of_a_round(place):
+    described = recipe(place).model_dump(mode="json")
+    described["scales"], described["policies"] = {}, {"dpo": {"objective": "dpo", "seeds": [1, 2]}}
+    judge = {"train": {"path": described["data"]["path"]}}
+    described["policies"]["second"] = {"objective": "dpo", "seeds": [1, 2], "after": round_after("dpo", judge=judge)}
+    stages = open_run(parse_recipe(described), Store(place / "seeds"), planning=True).stages
+    assert [name for name in stages if name.startswith(("prompts[", "judge[second"))] == [
+        "prompts[second]",
+        "judge[second.after]",
+    ]
+    assert {"samples[second@1]", "samples[second@2]"} <= stages.keys()
+
+
 def test_a_judge_of_pairs_gives_log_odds_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
     judge = PairwiseJudge(EndpointSettings(endpoint="http://x/v1", model="m"))
     asked = []

@@ -52,8 +52,9 @@ def round_inputs(graph: Graph, name: str, spec: RoundRecipe, start: Stage[Any] |
 
 
 def paired(graph: Graph, name: str, spec: RoundRecipe, start: Stage[Any] | None) -> Stage[PairingSettings]:
-    """The comparisons of a round."""
-    prompts = _prompts(graph, name, spec)
+    """The comparisons of a round. All seeds of a policy share the prompts, and a judge that is trained for it."""
+    policy = name.partition("@")[0]
+    prompts = _prompts(graph, policy, spec)
     samples = _samples(graph, name, spec, prompts, start)
     settings = PairingSettings(
         judge=spec.judge,
@@ -65,12 +66,12 @@ def paired(graph: Graph, name: str, spec: RoundRecipe, start: Stage[Any] | None)
     inputs: dict[str, Stage[Any]] = {
         "panel": prompts,
         "generation": samples,
-        **scoring_inputs(graph, spec.judge, f"{name}.after"),
+        **scoring_inputs(graph, spec.judge, f"{policy}.after"),
     }
     return graph.stage(PAIRED_STAGE, settings, inputs, PAIRED_STAGE.stage_name(name))
 
 
-def _prompts(graph: Graph, name: str, spec: RoundRecipe) -> Stage[PanelSettings]:
+def _prompts(graph: Graph, policy: str, spec: RoundRecipe) -> Stage[PanelSettings]:
     """Those of a file, but none that somebody will be judged on; or those of the training data."""
     settings = PanelSettings(
         size=spec.size, seed=spec.sampling.seed, path=spec.prompts, files=graph.files([spec.prompts])
@@ -79,7 +80,7 @@ def _prompts(graph: Graph, name: str, spec: RoundRecipe) -> Stage[PanelSettings]
     inputs: dict[str, Stage[Any]] = {f"{AFTER}{other}": panel(graph, other) for other in panels}
     if spec.prompts is None:
         inputs["comparisons"] = comparisons(graph)
-    return graph.stage(PANEL_STAGE, settings, inputs, f"prompts[{name}]")
+    return graph.stage(PANEL_STAGE, settings, inputs, f"prompts[{policy}]")
 
 
 def _samples(
