@@ -40,13 +40,40 @@ def panels(folder, **more):
 
 
 def test_prompts_of_a_file(tmp_path):
-    prompts, domains = read_prompts(write_instructions(tmp_path))
+    prompts, domains, ids = read_prompts(write_instructions(tmp_path))
     assert [prompt[0].content for prompt in prompts.values()] == INSTRUCTIONS
     assert set(domains.values()) == {"some"}
+    assert set(ids.values()) == {""}
 
 
 @pytest.mark.parametrize(
-    ("row", "says"), [({"text": "hello"}, "'prompt' or 'instruction'"), ({"prompt": " "}, "is empty")]
+    "row",
+    [
+        {"uid": "7f", "category": "hard_prompt", "subcategory": "maths", "prompt": "Why?"},  # Arena-Hard 2
+        {
+            "question_id": "7f",
+            "category": "hard_prompt",
+            "cluster": "x",
+            "turns": [{"content": "Why?"}],
+        },  # Arena-Hard 0.1
+        {"question_id": "7f", "category": "hard_prompt", "turns": ["Why?"]},  # MT-Bench, of one turn
+    ],
+)
+def test_prompts_of_public_benchmarks_keep_their_ids(tmp_path, row):
+    path = tmp_path / "question.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    (prompts, domains, ids) = read_prompts(path)
+    assert [prompt[0].content for prompt in prompts.values()] == ["Why?"]
+    assert (list(domains.values()), list(ids.values())) == (["hard_prompt"], ["7f"])
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({"text": "hello"}, "'prompt' or 'instruction'"),
+        ({"prompt": " "}, "is empty"),
+        ({"turns": ["a", "b"]}, "2 turns"),
+    ],
 )
 def test_a_row_without_a_prompt_is_named(tmp_path, row, says):
     path = tmp_path / "prompts.jsonl"

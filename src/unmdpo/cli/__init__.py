@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 import unmdpo
-from unmdpo.cli import alpaca, audit, bench, inspect, judge, lab, look, models, pairs, recipes, run, theory
+from unmdpo.cli import audit, bench, exchange, inspect, judge, lab, look, models, pairs, recipes, run, theory
 from unmdpo.core.errors import Stopped, UnmdpoWarning, UserError, disk_problem, printable, stop
 from unmdpo.core.processes import let_threads_sleep
 
@@ -79,8 +79,9 @@ MENU: dict[str, dict[str, Any]] = {  # as `--help` shows it: group â†’ command â
     },
     "Keep": {"runs": models.runs, "export": models.export, "rm": models.rm, "gc": inspect.gc},
     "More": {
-        "judge": judge.app, "pairs": pairs.pairs, "audit": audit.app, "answers": alpaca.answers,
-        "alpaca": alpaca.alpaca, "theory": theory.app, "recipes": recipes.app, "lab": lab.app, "bench": bench.bench,
+        "judge": judge.app, "pairs": pairs.pairs, "audit": audit.app, "answers": exchange.answers,
+        "alpaca": exchange.alpaca, "arena": exchange.arena, "theory": theory.app, "recipes": recipes.app,
+        "lab": lab.app, "bench": bench.bench,
     },
 }  # fmt: skip
 for _commands in MENU.values():

@@ -4,6 +4,7 @@ import hashlib
 import math
 import random
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from unmdpo.core.errors import UserError
@@ -12,7 +13,10 @@ from unmdpo.data.identity import Prompt, prompt_hash
 from unmdpo.data.readers.files import read_strictly
 from unmdpo.data.rows import Row
 
-PROMPTS, DOMAINS = ("prompt", "instruction"), ("domain", "dataset")  # the second of each is AlpacaEval's
+PROMPTS = ("prompt", "instruction")  # the second is AlpacaEval's
+TURNS = "turns"  # MT-Bench's, and the first Arena-Hard's
+DOMAINS = ("domain", "dataset", "category")  # the second is AlpacaEval's, the third Arena-Hard's and MT-Bench's
+IDS = ("uid", "question_id", "id")  # of prompts: Arena-Hard's, its first version's and MT-Bench's, others'
 ANSWERS = ("text", "output", "response")  # the second is AlpacaEval's
 
 
@@ -77,15 +81,20 @@ def seeded_digest(prompt_hash: str, seed: int) -> str:
     return hashlib.sha256(f"{seed}:{prompt_hash}".encode("ascii")).hexdigest()
 
 
-def read_prompts(path: Path) -> tuple[dict[str, Prompt], dict[str, str]]:
-    """Prompts and domains by prompt hash, in the file's order."""
-    prompts, domains = dict[str, Prompt](), dict[str, str]()
+def read_prompts(path: Path) -> tuple[dict[str, Prompt], dict[str, str], dict[str, str]]:
+    """Prompts, their domains and the ids that came with them, by prompt hash, in the file's order."""
+    prompts, domains, ids = dict[str, Prompt](), dict[str, str](), dict[str, str]()
     for row in read_strictly(path):
         prompt = _prompt(row)
         name = prompt_hash(prompt)
         prompts.setdefault(name, prompt)
-        domains.setdefault(name, next((row.optional_text(column) for column in DOMAINS if column in row), ""))
-    return prompts, domains
+        domains.setdefault(name, _first(row, DOMAINS))
+        ids.setdefault(name, _first(row, IDS))
+    return prompts, domains, ids
+
+
+def _first(row: Row, columns: Iterable[str]) -> str:
+    return next((row.optional_text(column) for column in columns if column in row), "")
 
 
 def read_answers(path: Path) -> dict[str, str]:
@@ -117,6 +126,14 @@ def read_scales(path: Path) -> dict[str, float]:
 
 def _prompt(row: Row) -> Prompt:
     column = next((name for name in PROMPTS if name in row), None)
-    if column is None:
+    if column is not None:
+        return row.prompt(column)
+    if TURNS not in row:
         raise row.error(f"no prompt: there should be a column '{PROMPTS[0]}' or '{PROMPTS[1]}'")
-    return row.prompt(column)
+    turns = row.items(TURNS)
+    if len(turns) != 1:
+        raise row.error(f"{len(turns)} turns, but answers are to one: keep the first in a column '{PROMPTS[0]}'")
+    (turn,) = turns
+    return replace(row, values={PROMPTS[0]: turn.get("content") if isinstance(turn, dict) else turn}).prompt(
+        PROMPTS[0]
+    )

@@ -148,9 +148,10 @@ class Run(Pipeline):
         self._one_training(policy)
         answers = GENERATIONS.load(self.artifact(GENERATION_STAGE.stage_name(policy, panel)))
         scores = SCORES.load(self.artifact(judgement_name(policy, panel, self.main_judge if judge is None else judge)))
+        asked = self.panel(panel)
         return [
-            {"prompt": prompt, "text": row["text"], "score": score["score"], "finished": row["finished"]}
-            for prompt, row, score in zip(self.panel(panel).prompts, answers, scores, strict=True)
+            {"prompt": prompt, "id": name, "text": row["text"], "score": score["score"], "finished": row["finished"]}
+            for prompt, name, row, score in zip(asked.prompts, asked.ids, answers, scores, strict=True)
         ]
 
     def compare(self, candidate: str, opponent: str, panel: str, judge: str | None = None) -> Outcome:

@@ -167,9 +167,9 @@ def draw_panel(job: Job[PanelSettings]) -> Notes:
             if "comparisons" in job.inputs
             else job.load(VALIDATION, VALIDATION_STAGE.name)
         )
-        prompts, domains = {row.prompt_hash: row.prompt for row in rows}, modal_domains(rows)
+        prompts, domains, ids = {row.prompt_hash: row.prompt for row in rows}, modal_domains(rows), dict[str, str]()
     else:
-        prompts, domains = read_prompts(expand_home(job.settings.path))
+        prompts, domains, ids = read_prompts(expand_home(job.settings.path))
     earlier = {
         prompt
         for name, artifact in job.inputs.items()
@@ -177,7 +177,8 @@ def draw_panel(job: Job[PanelSettings]) -> Notes:
         for prompt in PANEL.load(artifact).hashes
     }
     drawn = sample_panel(domains, job.settings.size, job.settings.seed, exclude=earlier)
-    chosen = Panel(drawn, [prompts[name] for name in drawn], [domains[name] for name in drawn])
+    known = [prompts[name] for name in drawn], [domains[name] for name in drawn], [ids.get(name, "") for name in drawn]
+    chosen = Panel(drawn, *known)
     job.save(PANEL, chosen)
     return {"prompts": len(chosen), "candidates": len(domains)}
 

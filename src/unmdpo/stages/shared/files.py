@@ -36,18 +36,20 @@ class Panel:
     hashes: list[str]
     prompts: list[Prompt]
     domains: list[str]
+    ids: list[str]  # that came with the prompts; empty if none did
 
     def __len__(self) -> int:
         return len(self.hashes)
 
     def write(self, path: Path) -> None:
         prompts = [prompt_text(prompt) for prompt in self.prompts]
-        write_json(path, {"hashes": self.hashes, "prompts": prompts, "domains": self.domains})
+        write_json(path, {"hashes": self.hashes, "prompts": prompts, "domains": self.domains, "ids": self.ids})
 
     @classmethod
     def read(cls, path: Path) -> "Panel":
         values = json.loads(path.read_text("utf-8"))
-        return cls(values["hashes"], [prompt_of(text) for text in values["prompts"]], values["domains"])
+        prompts = [prompt_of(text) for text in values["prompts"]]
+        return cls(values["hashes"], prompts, values["domains"], values["ids"])
 
 
 class Embedded(NamedTuple):

@@ -1,0 +1,113 @@
+"""Answers for other people's tools, and win rates from what AlpacaEval and Arena-Hard-Auto say of them."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unmdpo.cli.run import HERE, Overrides, RecipeArgument, StoreOption, open_named
+
+
+class Format(StrEnum):
+    alpaca_eval = "alpaca-eval"
+    arena_hard = "arena-hard"
+    jsonl = "jsonl"
+
+
+def alpaca(
+    annotations: Annotated[list[Path], typer.Argument(help="Annotation files, one per model.")],
+    gamed: Annotated[Path | None, typer.Option(help="AlpacaEval's df_gamed.csv, needed for length control.")] = None,
+) -> None:
+    """Show each model's win rate, mean length and, with --gamed, its length-controlled win rate."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from unmdpo.core.errors import printable
+    from unmdpo.data.alpaca import read_annotations, read_gamed
+    from unmdpo.stats.length_control import GamedBaseline, length_controlled
+
+    columns = ("model", "against", "pairs", "win %", "length-controlled %", "mean characters")
+    table = Table(*columns, box=None, pad_edge=False)
+    known = None if gamed is None else read_gamed(gamed)
+    for path in annotations:
+        judged, controlled = read_annotations(path), ""
+        if known is not None:
+            fitted = length_controlled(
+                judged.preference,
+                judged.baseline_length,
+                judged.model_length,
+                known.difficulties(judged),
+                GamedBaseline(known.preference, known.length_difference, known.difficulty),
+            )
+            controlled = f"{fitted.win_rate:.2f} ± {fitted.standard_error:.2f}"
+        names = (escape(printable(name)) for name in (judged.model, judged.baseline))
+        failed = len(judged) - judged.count
+        pairs = f"{judged.count}{f' ({failed} not judged)' if failed else ''}"
+        table.add_row(*names, pairs, f"{judged.win_rate:.2f}", controlled, f"{judged.model_length.mean():.0f}")
+    Console().print(table)
+
+
+def arena(
+    judgments: Annotated[list[Path], typer.Argument(help="Files of judgments, as Arena-Hard-Auto writes them.")],
+    answers: Annotated[
+        list[Path] | None,
+        typer.Option(help="Files of answers, of every model and the baseline: also control for style. Repeatable."),
+    ] = None,
+) -> None:
+    """Show each model's win rate from Arena-Hard-Auto's judgments and, with --answers, the one with style control."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from unmdpo.core.errors import printable
+    from unmdpo.data.arena import read_judgments, read_styles
+    from unmdpo.results.arena import controlled_for_style
+    from unmdpo.stats.arena import win_rate
+
+    games = read_judgments(judgments)
+    controlled = {} if answers is None else controlled_for_style(games, read_styles(answers))
+    columns = (
+        "model",
+        "against",
+        "by",
+        "category",
+        "judgments",
+        "win %",
+        *(["style-controlled %"] if answers else []),
+    )
+    table = Table(*columns, box=None, pad_edge=False)
+    for setting, found in sorted(games.items(), key=lambda item: (item[0].judge, item[0].category, item[0].model)):
+        names = (setting.model, setting.baseline, setting.judge, setting.category)
+        count = f"{found.judgments}{f' ({found.unread} without a verdict)' if found.unread else ''}"
+        rates = [win_rate(found.scores)] if len(found.scores) else []
+        rates += [controlled[setting]] if setting in controlled else []
+        shown = (f"{rate.value:.1f} [{rate.low:.1f}, {rate.high:.1f}]" for rate in rates)
+        table.add_row(*(escape(printable(name)) for name in names), count, *shown)
+    Console().print(table)
+
+
+def answers(
+    recipe: RecipeArgument,
+    policy: Annotated[str, typer.Argument(help="A policy of the recipe, or initial.")],
+    panel: Annotated[str, typer.Argument(help="A panel of the recipe.")],
+    overrides: Overrides = None,
+    form: Annotated[Format, typer.Option("--format", help="Whose format.")] = Format.alpaca_eval,
+    out: Annotated[Path | None, typer.Option(help="File to write. Default: outputs.json or POLICY.jsonl.")] = None,
+    store: StoreOption = HERE,
+) -> None:
+    """Write a policy's answers for AlpacaEval, for Arena-Hard-Auto, or as JSON lines."""
+    from unmdpo.core.files import write_lines
+    from unmdpo.data import alpaca, arena
+
+    rows = open_named(recipe, overrides, store).generations(policy, panel)
+    out = out or Path("outputs.json" if form is Format.alpaca_eval else f"{policy}.jsonl")
+    if form is Format.alpaca_eval:
+        alpaca.write_outputs(out, policy, [(row["prompt"][-1].content, row["text"]) for row in rows], panel)
+    elif form is Format.arena_hard:
+        arena.write_answers(out, policy, rows)
+    else:
+        said = ({**row, "prompt": [message.to_dict() for message in row["prompt"]], "model": policy} for row in rows)
+        write_lines(out, said)
+    typer.echo(f"{out}: {len(rows)} answers of {policy}")
