@@ -308,7 +308,7 @@ def test_tables_sort_and_are_saved_and_answers_have_addresses(run, browser, tmp_
     problems = []
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.goto(path.as_uri())
-    head = page.locator("#results thead th", has_text="win rate, %").first
+    head = page.locator("#results thead th", has_text="win %").first
     cells = page.locator("#results table").first.locator("tbody tr:not(.quiet) td:nth-child(2)")
     for down in (True, False):
         head.click()
@@ -318,7 +318,7 @@ def test_tables_sort_and_are_saved_and_answers_have_addresses(run, browser, tmp_
     with page.expect_download() as saved:
         page.locator("#results .save").first.click()
     lines = Path(saved.value.path()).read_text("utf-8").splitlines()
-    assert lines[0].startswith('policy,"win rate, %",')
+    assert lines[0].startswith('policy,"one, win %",')
     assert len(lines) > len(rates)
     page.select_option("#candidate", "other-3")
     page.locator("#list li").nth(17).click()

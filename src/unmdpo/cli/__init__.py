@@ -74,8 +74,8 @@ MENU: dict[str, dict[str, Any]] = {  # as `--help` shows it: group â†’ command â
     },
     "Run": {"run": run.run},
     "Read": {
-        "report": inspect.report, "compare": inspect.compare, "scale": inspect.scale, "verify": inspect.verify,
-        "chat": models.chat,
+        "report": inspect.report, "table": exchange.table, "compare": inspect.compare, "scale": inspect.scale,
+        "verify": inspect.verify, "chat": models.chat,
     },
     "Keep": {"runs": models.runs, "export": models.export, "rm": models.rm, "gc": inspect.gc},
     "More": {

@@ -1,18 +1,76 @@
-"""Answers for other people's tools, and win rates from what AlpacaEval and Arena-Hard-Auto say of them."""
+"""Results for others: a table for a paper, answers for other tools, and what AlpacaEval and Arena-Hard-Auto say."""
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unmdpo.cli.run import HERE, Overrides, RecipeArgument, StoreOption, open_named
+
+if TYPE_CHECKING:
+    from unmdpo.results.grid import Grid
 
 
 class Format(StrEnum):
     alpaca_eval = "alpaca-eval"
     arena_hard = "arena-hard"
     jsonl = "jsonl"
+
+
+class Written(StrEnum):
+    text = "text"
+    latex = "latex"
+    markdown = "markdown"
+    csv = "csv"
+    json = "json"
+
+
+def table(
+    runs: Annotated[list[str], typer.Argument(help="Runs or recipes; several stand below each other.")],
+    form: Annotated[Written, typer.Option("--format", help="How to write it.")] = Written.text,
+    out: Annotated[Path | None, typer.Option(help="File to write; default: the terminal.")] = None,
+    store: StoreOption = HERE,
+) -> None:
+    """Show one table of a run, or of several: policies, over all seeds, by each panel and judge, length and cost.
+
+    Every file behind it is checked first, as `verify` does."""
+    from unmdpo.core.errors import UserError
+    from unmdpo.core.files import write_text
+    from unmdpo.results.grid import Grid
+    from unmdpo.results.verify import verify
+
+    opened = {name: open_named(name, None, store, rehash=True) for name in runs}
+    for name, run in opened.items():
+        if not run.summarized:
+            raise UserError(f"{name}: there is no table yet: unmdpo run {name}")
+        problems = [finding for finding in verify(run) if finding.problem]
+        if problems:
+            raise UserError(f"{name}: {len(problems)} checks failed, so there is no table: unmdpo verify {name}")
+    grid = Grid.of(opened)
+    if out is None and form is Written.text:
+        _show(grid)
+        return
+    text = grid.markdown() if form is Written.text else getattr(grid, form.value)()
+    if out is None:
+        typer.echo(text, nl=False)
+    else:
+        write_text(out, text)
+
+
+def _show(grid: "Grid") -> None:
+    """On a terminal there is no room for a column each: measures stand below each other."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    shown = Table("", *(escape(name) for name, _ in grid.rows), box=None, pad_edge=False)
+    cells = grid.cells()
+    for place, head in enumerate(grid.heads()[1:], start=1):
+        shown.add_row(escape(head), *(row[place] for row in cells))
+    Console().print(shown)
+    for note in grid.notes:
+        typer.echo(note)
 
 
 def alpaca(

@@ -14,6 +14,7 @@ from unmdpo.report.charts import Interval
 from unmdpo.report.collect import Facts, PanelFacts, ScaleFacts, Truth, collect
 from unmdpo.report.curves import Curves, packed
 from unmdpo.report.html import assets, template, write_page
+from unmdpo.results.grid import Grid
 from unmdpo.results.run import Run
 from unmdpo.results.tables import chance, remarks
 
@@ -33,6 +34,7 @@ def render(facts: Facts) -> str:
         recipe=facts.run.recipe,
         found=facts.run.answer,
         asked=key_facts(facts),
+        grid=Grid.of({"": facts.run}) if facts.summary else None,
         folder=facts.run.folder.name,
         results=[
             _result(facts, panel, judge) for panel, report in facts.summary.items() for judge in report["judges"]
