@@ -10,6 +10,7 @@ from unmdpo.cli.audit import Config, Data, MaxBadRows, Revision, Source, StrictR
 from unmdpo.cli.look import Columns, Labels, reading_of, rule_of
 
 if TYPE_CHECKING:
+    from unmdpo.stages.shared.judge_measure import Measured
     from unmdpo.stages.shared.judge_training import TrainedJudge
 
 JUDGE = "A reward model's folder or Hub name, package.module:function, or a .yaml file with a judge's settings."
@@ -124,6 +125,67 @@ def score(
     typer.echo(f"next: unmdpo look {out}")
 
 
+@app.command("test")
+def measure(
+    judge: Annotated[str, typer.Argument(help=JUDGE)],
+    data: Annotated[str, typer.Argument(help="Labelled pairs, or RewardBench 2: a file, a folder or a Hub dataset.")],
+    source: Source = "auto",
+    split: Annotated[str, typer.Option(help="The split to read, or 'all'.")] = "all",
+    revision: Revision = None,
+    config: Config = None,
+    column: Columns = None,
+    label: Labels = None,
+    second: Annotated[str | None, typer.Option("--with", help="Another judge: how often do they agree?")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Ask about the first so many pairs only.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write the numbers into this file, as JSON.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="For the order in which a judge of pairs sees them.")] = 42,
+    max_bad_rows: MaxBadRows = "1%",
+    strict: StrictRows = False,
+) -> None:
+    """Measure any judge: accuracy by strength and domain, against length; on RewardBench 2, its own scores."""
+    from unmdpo.core.files import write_json
+    from unmdpo.data import DataRef
+    from unmdpo.data.reward_bench import is_reward_bench
+    from unmdpo.execute.progress import Lines
+    from unmdpo.recipe.rounds import judge_of
+    from unmdpo.stages.measuring import measure_on_pairs, measure_on_reward_bench
+
+    lines = Lines(interval=10)
+    lines.shown["judge"] = 0.0
+
+    def report(text: str) -> None:
+        lines.progress("judge", text)
+
+    if is_reward_bench(Path(data)):
+        scores = measure_on_reward_bench(Path(data), judge_of(judge), report)
+        for name, score in scores.items():
+            typer.echo(f"{name}: {100 * score:.1f}")
+        found: dict[str, object] = {"reward_bench": scores}
+    else:
+        tested = measure_on_pairs(
+            DataRef.named(data, split, revision, config),
+            reading_of(source, column, rule_of(label, False), None, max_bad_rows, strict),
+            judge_of(judge),
+            second=None if second is None else judge_of(second),
+            limit=limit,
+            seed=seed,
+            report=report,
+        )
+        show_measured(tested.measured, "accuracy")
+        found = tested.measured.to_dict()
+        if tested.position is not None:
+            first, changed = (100 * share for share in tested.position)
+            typer.echo(f"the response shown first is preferred in {first:.1f} % of answers")
+            typer.echo(f"the verdict changes with the order in {changed:.1f} % of pairs")
+            found["position"] = tested.position._asdict()
+        if tested.agreement is not None:
+            typer.echo(f"the second judge says the same about {100 * tested.agreement:.1f} % of pairs")
+            found["agreement"] = tested.agreement
+        found |= tested.spent
+    if out is not None:
+        write_json(out, {"judge": judge, "data": data, **found})
+
+
 def check_lines(out: Path, force: bool) -> None:
     """Whether lines of JSON can be written there, and nothing is lost by it."""
     from unmdpo.core.errors import UserError
@@ -136,20 +198,27 @@ def check_lines(out: Path, force: bool) -> None:
 
 
 def _show(judge: "TrainedJudge") -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    title = f"accuracy on held-out pairs; trained on {judge.trained_on:,}"
-    table = Table("strength", "pairs", "judge", "longer is better", title=title, box=None, pad_edge=False)
-    for name, found in judge.table.items():
-        table.add_row(name, f"{found.pairs:,}", f"{100 * found.judge:.1f} %", f"{100 * found.length:.1f} %")
-    Console().print(table)
+    show_measured(judge.held_out, f"accuracy on held-out pairs; trained on {judge.trained_on:,}")
     left_out = ", ".join(f"{count:,} {why}" for why, count in judge.left_out.items() if count)
     if left_out:
         typer.echo(f"left out: {left_out}")
-    for part in judge.calibration.bins:
-        typer.echo(f"sure by {100 * part.believed:.0f} %: right in {100 * part.right:.0f} % of {part.pairs:,} pairs")
-    typer.echo(f"expected calibration error: {judge.calibration.error:.3f}")
-    if judge.held_out.judge <= judge.held_out.length:
-        typer.echo("it is no better than preferring the longer response: do not judge by it")
     typer.echo(f"in a recipe: evaluation: {{judge: {{path: {judge.folder}}}}}")
+
+
+def show_measured(found: "Measured", title: str) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from unmdpo.core.errors import printable
+
+    table = Table("", "pairs", "judge", "longer is better", title=title, box=None, pad_edge=False)
+    for name, part in found.table.items():
+        shares = (f"{100 * share:.1f} %" for share in (part.judge, part.length))
+        table.add_row(escape(printable(name)), f"{part.pairs:,}", *shares)
+    Console().print(table)
+    for bin in found.calibration.bins:
+        typer.echo(f"sure by {100 * bin.believed:.0f} %: right in {100 * bin.right:.0f} % of {bin.pairs:,} pairs")
+    typer.echo(f"expected calibration error: {found.calibration.error:.3f}")
+    if found.every.judge <= max(found.every.length, 0.5):
+        typer.echo("it is no better than preferring the longer response, or than chance: do not judge by it")

@@ -58,7 +58,7 @@ def train(job: Job[TrainedJudgeSettings]) -> Notes:
     )
     for log in LOGS:
         shutil.copyfile(job.state / log, job.folder / log)
-    notes = {"trained_on": judge.trained_on, "left_out": judge.left_out, "held_out": asdict(judge.held_out)}
+    notes = {"trained_on": judge.trained_on, "left_out": judge.left_out, "held_out": asdict(judge.held_out.every)}
     return notes | {"proof": judge.proof.notes}
 
 

@@ -40,19 +40,12 @@ from unmdpo.engine.training.reward import (
     reward_pair,
 )
 from unmdpo.engine.training.trainer import Trainer
+from unmdpo.stages.shared.judge_measure import Measured
 from unmdpo.stages.shared.training import WORTH_MINUTES, compiled
 from unmdpo.stages.shared.units import weights
-from unmdpo.stats.calibration import Calibration, calibration
 
 MEASURED = "judge.json"  # beside the model
 CARD = "README.md"
-
-
-@dataclass(frozen=True)
-class Accuracy:
-    pairs: int
-    judge: float  # share of pairs that it orders as the labels do
-    length: float  # that the longer response would
 
 
 @dataclass(frozen=True)
@@ -60,25 +53,12 @@ class TrainedJudge:
     folder: Path
     trained_on: int
     left_out: dict[str, int]  # of the data: bad rows, ties, and pairs that are too long
-    held_out: Accuracy
-    by_strength: dict[int, Accuracy]
-    calibration: Calibration
+    held_out: Measured
     proof: Proof
 
-    @property
-    def table(self) -> dict[str, Accuracy]:
-        """Over all held-out pairs, and for each strength."""
-        return {"all": self.held_out} | {str(k): found for k, found in self.by_strength.items()}
-
     def to_dict(self) -> dict[str, Any]:
-        bins = [part._asdict() for part in self.calibration.bins]
-        return {
-            "trained_on": self.trained_on,
-            "left_out": self.left_out,
-            "held_out": asdict(self.held_out),
-            "by_strength": {str(k): asdict(found) for k, found in self.by_strength.items()},
-            "calibration": {"error": self.calibration.error, "bins": bins},
-        }
+        found = self.held_out.to_dict()
+        return {"trained_on": self.trained_on, "left_out": self.left_out, "held_out": found.pop("all"), **found}
 
 
 @dataclass(frozen=True)
@@ -147,7 +127,7 @@ def train_judge(
         del model
         gc.collect()  # compiled layers refer to themselves
         found = _measured(RewardModel(source.at_path(str(aside))), [data.measured[i] for i in short])
-        judge = TrainedJudge(folder, len(pairs), left_out, *found, proof)
+        judge = TrainedJudge(folder, len(pairs), left_out, found, proof)
         write_text(aside / MEASURED, json.dumps(judge.to_dict(), indent=2) + "\n")
         write_text(aside / CARD, _card(judge, _named(ref.path), _named(base or source.path), settings))
     remove(own)
@@ -216,18 +196,10 @@ def _encoded(
     return TrainingData(pairs, wanted, reference=torch.zeros(len(pairs), 2), weight=weight), short
 
 
-def _measured(judge: RewardModel, rows: Sequence[Comparison]) -> tuple[Accuracy, dict[int, Accuracy], Calibration]:
+def _measured(judge: RewardModel, rows: Sequence[Comparison]) -> Measured:
     prompts = [row.prompt for row in rows]
     better, worse = (np.array(judge(prompts, [row.responses[side] for row in rows])) for side in (0, 1))
-    right = better > worse
-    longer = np.array([len(row.chosen) > len(row.rejected) for row in rows])
-    strength = np.array([row.strength for row in rows])
-
-    def accuracy(mine: Any) -> Accuracy:
-        return Accuracy(int(mine.sum()), float(right[mine].mean()), float(longer[mine].mean()))
-
-    by_strength = {int(k): accuracy(strength == k) for k in np.unique(strength)}
-    return accuracy(np.ones(len(rows), dtype=bool)), by_strength, calibration(better - worse)
+    return Measured.of(better - worse, rows)
 
 
 def _named(place: str) -> str:
@@ -242,9 +214,13 @@ def _card(judge: TrainedJudge, data: str, base: str, settings: RewardSettings) -
         "# A judge", "",
         f"A reward model trained with unmdpo on {judge.trained_on:,} pairs of {data}, from {base}.", "",
         "On held-out prompts, the share of pairs that it orders as their labels do:", "",
-        "| strength | pairs | judge | longer is better |", "|---|---|---|---|",
+        "| | pairs | judge | longer is better |", "|---|---|---|---|",
     ]  # fmt: skip
-    for name, found in judge.table.items():
+    for name, found in judge.held_out.table.items():
         lines.append(f"| {name} | {found.pairs:,} | {100 * found.judge:.1f} % | {100 * found.length:.1f} % |")
-    lines += ["", f"Expected calibration error: {judge.calibration.error:.3f}. Settings: {asdict(settings)}.", ""]
+    lines += [
+        "",
+        f"Expected calibration error: {judge.held_out.calibration.error:.3f}. Settings: {asdict(settings)}.",
+        "",
+    ]
     return "\n".join(lines)
