@@ -45,6 +45,7 @@ def test_the_source_can_be_built_and_tested(built):
 
 DISTRIBUTIONS = {
     "yaml": "pyyaml", "sklearn": "scikit-learn", "flash_attn": "flash-attn-4", "pydantic_core": "pydantic",
+    "lm_eval": "lm-eval",
 }  # fmt: skip
 WITH_TORCH = {"triton"}  # comes with its GPU builds
 

@@ -137,9 +137,10 @@ def _show_policies(run: "Run") -> None:
 
 def show_checks(run: "Run", *, full: bool = True) -> None:
     """The checks of scales, and the accuracy of trained judges."""
+    from unmdpo.results.tasks import losses
     from unmdpo.scale.check import verdict
 
-    for line in run.judge_lines:
+    for line in (*run.judge_lines, *losses(run)):
         typer.echo(line)
     for name in run.recipe.scales:
         found = run.check(name)

@@ -242,3 +242,11 @@ class ObjectiveChoice(Strict):
 
     def with_settings(self, more: Mapping[str, Any]) -> "ObjectiveChoice":
         return ObjectiveChoice(name=self.name, settings=self.settings | dict(more))
+
+
+class TaskSettings(Strict):
+    """How one task of lm-evaluation-harness is run."""
+
+    limit: Count | None = Field(None, description="only the first so many questions of each of its parts")
+    few_shot: int | None = Field(None, ge=0, description="examples in each prompt; default: the task's own")
+    chat: bool = Field(True, description="ask through the chat template")

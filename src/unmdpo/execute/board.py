@@ -42,7 +42,7 @@ def shown_progress(stages: int, output: Output = Output.usual) -> Iterator[View]
     if output is not Output.usual:
         yield View() if output is Output.quiet else Events(print_json)
         return
-    console = Console(stderr=True)
+    console = Console(file=sys.stderr)  # as it is now: what is silenced meanwhile does not silence the board
     if not (sys.stderr.isatty() or (console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None)):
         yield Lines()
         return

@@ -20,6 +20,7 @@ import torch
 
 from unmdpo.core.errors import UserError
 from unmdpo.engine.inference.endpoints import Endpoint
+from unmdpo.engine.inference.harness import check_tasks
 from unmdpo.engine.inference.judges import TrainedJudge, kind_of
 from unmdpo.engine.models import check_reachable
 from unmdpo.engine.settings import AdapterSettings, ModelSource, TrainingOverrides, TrainingSettings
@@ -36,6 +37,7 @@ from unmdpo.execute.plan import Plan, Sizes, plan, too_large
 from unmdpo.execute.progress import View
 from unmdpo.execute.row_counts import count_rows
 from unmdpo.recipe import Recipe
+from unmdpo.stages.benchmarks import TASKS_STAGE
 from unmdpo.stages.data import COMPARISONS_STAGE, PANEL_STAGE, VALIDATION_STAGE, read_stage
 from unmdpo.stages.evaluation import JUDGEMENT_STAGE
 from unmdpo.stages.judge import JUDGE_STAGE, places
@@ -98,6 +100,10 @@ def outside(run: Pipeline, wanted: Sequence[str]) -> list[str]:
     for key, check in check_judges(run.recipe):
         if (judging or not key.startswith(JUDGE)) and not any(other.startswith(f"{key}.") for other in absent):
             checks.append(check)
+    if any(run.stages[name].kind is TASKS_STAGE and run.find(run.stages[name]) is None for name in wanted):
+        evaluation = run.recipe.evaluation
+        assert evaluation is not None
+        checks.append(partial(check_tasks, [*evaluation.tasks], evaluation.task_folder))
     return [*found, *_problems(checks)]
 
 

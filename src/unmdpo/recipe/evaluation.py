@@ -21,7 +21,7 @@ from unmdpo.core.settings import (
 )
 from unmdpo.engine.inference.endpoints import Endpoint, Vllm
 from unmdpo.engine.inference.judges import AnyJudge, JudgeSettings
-from unmdpo.engine.settings import MAX_NEW_TOKENS, ModelSource
+from unmdpo.engine.settings import MAX_NEW_TOKENS, ModelSource, TaskSettings
 from unmdpo.objectives.table import INITIAL
 
 
@@ -29,6 +29,7 @@ def _who(values: Mapping[str, Any]) -> type[Strict]:
     return ModelSource if "path" in values else Endpoint
 
 
+TaskName = Annotated[str, Field(pattern=r"^[\w().-]+$", max_length=120)]  # as lm-evaluation-harness names them
 AnsweredElsewhere = Annotated[str | Endpoint | ModelSource, chosen_from(_who)]
 
 
@@ -99,6 +100,12 @@ class EvaluationRecipe(Strict):
     selected_among: list[Name] = Field([], description="select one of these policies; default: of all")
     opponents: list[Name] = Field([], description="further policies that all others are compared with")
     seeds: Seeds = Field((), description="for every policy without seeds of its own")
+    tasks: dict[TaskName, TaskSettings] = Field(
+        {},
+        description="public tasks, by the names of lm-evaluation-harness: run on the initial model and every policy",
+        json_schema_extra=names_only,
+    )
+    task_folder: Place | None = Field(None, description="a folder with tasks of your own, as its YAML files")
     primary: PrimaryRecipe = Field(
         PrimaryRecipe(), description="the question that the run answers first; everything else is also seen"
     )

@@ -17,6 +17,7 @@ from unmdpo.report.html import assets, template, write_page
 from unmdpo.results.grid import Grid
 from unmdpo.results.run import Run
 from unmdpo.results.tables import chance, remarks
+from unmdpo.results.tasks import losses
 
 EXTREMES, DOTS = 8, 2000  # prompts shown at each end of a scale; points in a scatter plot
 MEASURES = {"win_rate": ("win rate, %", 50.0), "reward_difference": ("ΔR", 0.0)}
@@ -41,6 +42,7 @@ def render(facts: Facts) -> str:
         ],
         remarks=[
             *facts.run.judge_lines,
+            *losses(facts.run),
             *(
                 f"{panel}: {remark}"
                 for panel, report in facts.summary.items()

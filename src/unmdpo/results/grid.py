@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from unmdpo.results.run import Run
 from unmdpo.results.tables import EVEN, judged_by
+from unmdpo.results.tasks import task_results
 from unmdpo.stages.policies import POLICY_STAGE
 
 
@@ -142,6 +143,13 @@ def _rows(run: Run) -> dict[str, dict[Column, Number]]:
                     rows[report["baseline"]][column] = Number(measure.neutral)
                 for policy, number in found.items():
                     rows[policy][column] = number
+    for one in task_results(run):
+        if one.policy in rows:
+            column = Column("", Measure(f"{one.task}, {one.metric}, %", _plain(f"{one.task} (%)"), 1))
+            rows[one.policy][column] = Number(one.value)
+            if one.change is not None:
+                since = Measure(f"{one.task}, from initial", rf"\(\Delta\) {_plain(one.task)}", 1, signed=True)
+                rows[one.policy][Column("", since)] = Number(one.change.value, one.change.low, one.change.high)
     for policy, seconds in _seconds(run).items():
         rows[policy][Column("", COST)] = Number(seconds)
     return rows

@@ -60,7 +60,7 @@ def answer(job: Job[AnswerSettings]) -> Notes:
         token_budget=begun[0]["budget"] if begun else None,
         sampling=job.settings.sampling,
     )
-    generator = Generator(_policy(job, source), Encoder.of(source), settings)
+    generator = Generator(policy_of(job, source), Encoder.of(source), settings)
     if journal is not None and not begun:
         journal.add({"budget": generator.budget})
     return _collect(job, generator, prompts, journal, begun[1:])
@@ -130,7 +130,7 @@ def _collect(
     return {"tokens": sum(row["tokens"] for row in rows), "unfinished": sum(not row["finished"] for row in rows)}
 
 
-def _policy(job: Job[AnswerSettings], source: ModelSource) -> PreTrainedModel:
+def policy_of(job: Job[Any], source: ModelSource) -> PreTrainedModel:
     """The policy to answer with: the initial model, another one in its place, or an adapter beside it."""
     if "policy" not in job.inputs:
         return open_policy(source, None)

@@ -8,6 +8,7 @@ from typing import Any
 
 from unmdpo.stages import (
     answers,
+    benchmarks,
     convert,
     data,
     evaluation,
@@ -45,6 +46,7 @@ KINDS: dict[str, Kind[Any]] = {
         rounds.PAIRED_STAGE,
         judge.JUDGE_STAGE,
         evaluation.JUDGEMENT_STAGE,
+        benchmarks.TASKS_STAGE,
         summary.SUMMARY_STAGE,
     )
 }

@@ -48,3 +48,11 @@ class MeanOverSeeds:
         if self.margin(SMALLEST) <= distance:
             return SMALLEST if distance > 0 else 1.0
         return float(brentq(lambda chance: self.margin(chance) - distance, SMALLEST, 1.0))
+
+
+def margin_of_mean(values: NDArray[np.float64]) -> float:
+    """The 95 % margin of the mean of values (s, n); with one seed, what seeds add is not in it."""
+    s, n = values.shape
+    if s > 1:
+        return MeanOverSeeds.of(values).margin()
+    return float(t.isf(0.025, max(1, n - 1)) * values.std(ddof=min(1, n - 1)) / np.sqrt(n))

@@ -1,0 +1,134 @@
+"""lm-evaluation-harness, on a model that is loaded already: an adapter cannot be forgotten on the way."""
+
+import contextlib
+import importlib.metadata
+import io
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from unmdpo.core.errors import UserError, printable
+from unmdpo.engine.settings import TaskSettings
+
+PACKAGE = "lm_eval"
+MISSING = "evaluation.tasks needs another package: pip install 'unmdpo[lm-eval]'"
+ROUNDING = 1e-6
+BATCH = 16  # questions at a time: leaves room for what else runs on a GPU
+
+
+class TaskScore(NamedTuple):
+    """A task's first metric."""
+
+    metric: str
+    value: float
+    samples: dict[str, float]  # question → its value; empty if the metric is no mean over questions
+    made_with: dict[str, Any]  # the versions of the harness and the task, its questions, and hashes of its settings
+
+
+def check_tasks(tasks: Sequence[str], folder: str | None) -> None:
+    """An error if a task is not known, or its data cannot be had."""
+    with _quietly(tasks):
+        _manager(folder, tasks).load(list(tasks))
+
+
+def run_task(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str, settings: TaskSettings, folder: str | None
+) -> TaskScore:
+    from lm_eval import simple_evaluate  # noqa: PLC0415 - an extra
+    from lm_eval.models.huggingface import HFLM  # noqa: PLC0415
+
+    with _quietly([name]):
+        found = simple_evaluate(
+            model=HFLM(pretrained=model, tokenizer=tokenizer, batch_size=BATCH),
+            tasks=[name],
+            num_fewshot=settings.few_shot,
+            limit=settings.limit,
+            apply_chat_template=settings.chat,
+            bootstrap_iters=0,
+            task_manager=_manager(folder, [name]),
+        )
+    return _score(name, found)
+
+
+def _score(name: str, found: Mapping[str, Any]) -> TaskScore:
+    parts = _parts(name, found)
+    numbers = found["results"][name] if name in found["results"] else found["groups"][name]
+    own = [
+        key for key, value in numbers.items() if "," in key and "_stderr" not in key and isinstance(value, float | int)
+    ]
+    if not own:  # a group without a score of its own
+        numbers = found["results"][parts[0]]
+        own = [key for key in numbers if "," in key and "_stderr" not in key]
+    metric, _, chosen = own[0].partition(",")
+    samples = {
+        f"{part}/{row['doc_hash']}/{row['doc_id']}": float(row[metric])
+        for part in parts
+        for row in found["samples"][part]
+        if row.get("filter", chosen) == chosen and isinstance(row.get(metric), bool | int | float)
+    }
+    mean = sum(samples.values()) / max(1, len(samples))
+    value = float(found["results"].get(name, {}).get(own[0], mean))
+    if not samples or not math.isclose(mean, value, abs_tol=ROUNDING):
+        samples = {}  # not a mean of these: such as a corpus score, or parts that are weighed
+    made_with = {"lm-eval": harness_version()}
+    made_with |= {key: found[key] for key in ("versions", "n-samples", "task_hashes") if key in found}
+    return TaskScore(f"{metric}, {chosen}" if chosen != "none" else metric, value, samples, made_with)
+
+
+def _parts(name: str, found: Mapping[str, Any]) -> list[str]:
+    """The tasks of a group, or the task itself."""
+    below = found.get("group_subtasks", {}).get(name, [])
+    return [part for child in below for part in _parts(child, found)] or [name]
+
+
+def harness_version() -> str:
+    return importlib.metadata.version(PACKAGE)
+
+
+def _manager(folder: str | None, tasks: Sequence[str]) -> Any:
+    """Knows these tasks: from the folder if it has them all, since reading the harness's own takes seconds."""
+    from lm_eval.tasks import TaskManager  # noqa: PLC0415 - an extra
+
+    place = None if folder is None else str(Path(folder).expanduser())
+    if place is not None and set(tasks) <= set(
+        (own := TaskManager(include_path=place, include_defaults=False)).all_tasks
+    ):
+        return own
+    manager = TaskManager(include_path=place)
+    unknown = [name for name in tasks if name not in manager.all_tasks]
+    if unknown:
+        raise UserError(
+            f"evaluation.tasks: lm-eval {harness_version()} has no task '{unknown[0]}'; "
+            "tasks of your own are found in evaluation.task_folder"
+        )
+    return manager
+
+
+@contextlib.contextmanager
+def _quietly(tasks: Sequence[str]) -> Iterator[None]:
+    """Without its log and bars, and with one sentence for whatever it raises: tasks are other people's code."""
+    before = logging.getLogger(PACKAGE).level
+    logging.getLogger(PACKAGE).setLevel(logging.ERROR)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    except UserError:
+        raise
+    except ImportError as error:
+        raise UserError(MISSING if error.name == PACKAGE else f"{', '.join(tasks)}: {_first_line(error)}") from error
+    except Exception as error:
+        raise UserError(
+            f"evaluation.tasks: {', '.join(tasks)} cannot be had: {_first_line(error)}. Without a network, a task's "
+            "data must be in the cache of Hugging Face, or in local files that a task in evaluation.task_folder names"
+        ) from error
+    finally:
+        logging.getLogger(PACKAGE).setLevel(before)
+
+
+def _first_line(error: Exception) -> str:
+    """The first line of an error, or its kind."""
+    return printable(str(error).strip().partition("\n")[0]) or type(error).__name__

@@ -1,0 +1,66 @@
+"""What tuning cost: each policy's scores on public tasks, and how they differ from the initial model's."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from unmdpo.objectives.table import INITIAL
+from unmdpo.stages.benchmarks import TASKS_STAGE
+from unmdpo.stages.pipeline import Pipeline
+from unmdpo.stages.shared.files import TASKS
+from unmdpo.stats.evaluation import Estimate
+from unmdpo.stats.few_seeds import margin_of_mean
+
+
+class TaskResult(NamedTuple):
+    task: str
+    metric: str
+    policy: str
+    value: float  # in percent, the mean over seeds
+    change: Estimate | None  # from the initial model; None: not the same questions, or the metric is no mean over them
+
+
+def task_results(run: Pipeline) -> list[TaskResult]:
+    """Of everybody whose tasks are finished, the initial model first; nothing before that is finished."""
+    made = {
+        name: TASKS.load(artifact)
+        for name, stage in run.stages.items()
+        if stage.kind is TASKS_STAGE and (artifact := run.find(stage)) is not None
+    }
+    initial = made.get(TASKS_STAGE.stage_name(INITIAL))
+    if initial is None:
+        return []
+    found = list[TaskResult]()
+    for task, start in initial.items():
+        found.append(TaskResult(task, start["metric"], INITIAL, 100 * start["value"], None))
+        for policy in run.recipe.policies:
+            names = [TASKS_STAGE.stage_name(one.name) for one in run.recipe.runs[policy]]
+            scores = [made[name][task] for name in names if name in made]
+            if len(scores) == len(names):
+                value = 100 * float(np.mean([score["value"] for score in scores]))
+                found.append(TaskResult(task, start["metric"], policy, value, _change(start, scores)))
+    return found
+
+
+def _change(start: Mapping[str, Any], scores: Sequence[Mapping[str, Any]]) -> Estimate | None:
+    """The paired difference: the same questions, each seed against the initial model."""
+    questions = [*start["samples"]]
+    same = all((score["made_with"], {*score["samples"]}) == (start["made_with"], {*questions}) for score in scores)
+    if not questions or not same:
+        return None
+    differences = 100 * np.array(
+        [[score["samples"][name] - start["samples"][name] for name in questions] for score in scores]
+    )  # (seeds, questions)
+    value, margin = float(differences.mean()), margin_of_mean(differences)
+    return Estimate(value, value - margin, value + margin)
+
+
+def losses(run: Pipeline) -> list[str]:
+    """A sentence for each task that a policy does worse for sure; the table has all of them."""
+    return [
+        f"{one.task} ({one.metric}): {one.policy} lost {-change.value:.1f} points, from "
+        f"{one.value - change.value:.1f} to {one.value:.1f} (95 % interval {change.low:+.1f} to {change.high:+.1f})"
+        for one in task_results(run)
+        if (change := one.change) is not None and change.high < 0
+    ]

@@ -1,0 +1,59 @@
+"""What tuning cost: public tasks, run by lm-evaluation-harness on the initial model and on every policy."""
+
+from typing import Any
+
+from unmdpo.core.settings import Strict
+from unmdpo.engine.inference.harness import harness_version, run_task
+from unmdpo.engine.models import load_tokenizer
+from unmdpo.engine.settings import TaskSettings
+from unmdpo.objectives.table import INITIAL
+from unmdpo.stages.answers import policy_of
+from unmdpo.stages.convert import converted_model
+from unmdpo.stages.policies import policy
+from unmdpo.stages.shared.base import Files, Graph, Job, Kind, Notes, PinnedModel, Stage
+from unmdpo.stages.shared.estimates import Cost, Estimates
+from unmdpo.stages.shared.files import TASKS
+
+
+class TasksSettings(Strict):
+    model: PinnedModel
+    tasks: dict[str, TaskSettings]
+    folder: str | None
+    files: Files
+
+
+def tasks(graph: Graph) -> None:
+    """One stage for the initial model, and one for each training of a policy."""
+    evaluation, model = graph.recipe.evaluation, graph.recipe.model
+    if evaluation is None or not evaluation.tasks:
+        return
+    settings = TasksSettings(
+        model=graph.pin_model(model),
+        tasks=evaluation.tasks,
+        folder=evaluation.task_folder,
+        files=graph.files([evaluation.task_folder]),
+    )
+    for name in (INITIAL, *graph.recipe.trained):
+        inputs: dict[str, Stage[Any]] = dict(converted_model(graph, model))
+        if name != INITIAL:
+            inputs["policy"] = policy(graph, name)
+        graph.stage(TASKS_STAGE, settings, inputs, TASKS_STAGE.stage_name(name))
+
+
+def run_tasks(job: Job[TasksSettings]) -> Notes:
+    settings, source = job.settings, job.source(job.settings.model)
+    model, tokenizer = policy_of(job, source), load_tokenizer(source)
+    found = dict[str, dict[str, Any]]()
+    for name, task in settings.tasks.items():
+        job.report(f"{name}, task {len(found) + 1} of {len(settings.tasks)}")
+        found[name] = run_task(model, tokenizer, name, task, settings.folder)._asdict()
+    job.save(TASKS, found)
+    return {"harness": harness_version(), "scores": {name: one["value"] for name, one in found.items()}}
+
+
+def _cost(estimates: Estimates, stage: Stage[TasksSettings]) -> Cost:
+    """Of the model in memory; how long tasks take is not known before."""
+    return estimates.reading(stage.settings.model, 0.0)
+
+
+TASKS_STAGE = Kind("tasks", run_tasks, uses_model=True, cost=_cost, wanted=tasks)
