@@ -37,10 +37,10 @@ def test_intervals_equal_a_slow_loop_over_the_same_draws():
     candidate, baseline = (judged(rng.normal(size=120), rng.integers(20, 900, 120)) for _ in range(2))
     drawn = np.random.default_rng(7).integers(0, 120, size=(2000, 120))
     found = compare(candidate, baseline, Resamples.draw(120, seed=7, resamples=2000))
-    difference = candidate.scores - baseline.scores
+    difference = (candidate.scores - baseline.scores).ravel()
     slow = [
         (100 * np.mean(difference[row] > 0), difference[row].mean(),
-         candidate.characters[row].mean() / baseline.characters[row].mean())
+         candidate.characters[0, row].mean() / baseline.characters[0, row].mean())
         for row in drawn
     ]  # fmt: skip
     for estimate, draws in zip(
@@ -54,7 +54,7 @@ def test_intervals_agree_with_scipys_bootstrap():
     candidate, baseline = judged(rng.normal(0.3, 1, 400)), judged(rng.normal(0, 1, 400))
     found = compare(candidate, baseline, Resamples.draw(400, seed=1)).reward_difference
     theirs = stats.bootstrap(
-        (candidate.scores - baseline.scores,), np.mean, n_resamples=10_000, method="percentile", rng=3
+        ((candidate.scores - baseline.scores).ravel(),), np.mean, n_resamples=10_000, method="percentile", rng=3
     ).confidence_interval
     assert [found.low, found.high] == pytest.approx([theirs.low, theirs.high], abs=0.01)
 
@@ -113,3 +113,36 @@ def test_twelve_methods_on_800_prompts_take_under_two_seconds():
     for policy in policies[1:]:
         compare(policy, policies[0], resamples)
     assert time.process_time() - started < 2
+
+
+def test_samples_are_averaged_within_their_prompt():
+    """By hand: prompt 0 wins once of two, prompt 1 wins and ties."""
+    ours = Judged(np.array([[[2.0, 0.0], [1.0, 0.5]]]), np.array([[[4.0, 6.0], [10.0, 10.0]]]))
+    theirs = Judged(np.array([[[1.0, 1.0], [0.5, 0.5]]]), np.full((1, 2, 2), 5.0))
+    found = compare(ours, theirs, Resamples.draw(2, seed=0, resamples=200))
+    assert (found.prompts, found.wins, found.ties, found.losses) == (2, 2, 1, 1)
+    assert found.win_rate.value == pytest.approx((50 + 75) / 2)
+    assert found.reward_difference.value == pytest.approx((0.0 + 0.25) / 2)
+    assert found.length_ratio.value == pytest.approx(7.5 / 5)
+    assert (found.win_rate.low, found.win_rate.high) == (50, 75)  # a prompt is drawn with all its samples
+
+
+def test_a_single_answer_is_compared_with_every_sample():
+    one, four = judged([0.0, 1.0]), Judged(np.array([[[1.0, -1, 1, 1], [0.0, 0, 0, 0]]]), np.ones((1, 2, 4)))
+    assert compare(four, one, Resamples.draw(2, seed=0, resamples=200)).win_rate.value == pytest.approx((75 + 0) / 2)
+
+
+def test_intervals_over_samples_cover():
+    """Prompts and samples both vary; the true win rate is the mean of many worlds."""
+    rng, n, k, worlds = np.random.default_rng(7), 60, 4, 300
+
+    def world():
+        scores = 0.3 + rng.normal(size=(1, n, 1)) + rng.normal(size=(1, n, k))
+        return compare(
+            Judged(scores, np.ones_like(scores)), judged([0.0] * n), Resamples.draw(n, seed=1, resamples=500)
+        )
+
+    found = [world() for _ in range(worlds)]
+    truth = np.mean([one.win_rate.value for one in found])
+    assert 0.90 <= np.mean([one.win_rate.low <= truth <= one.win_rate.high for one in found]) <= 0.985
+    assert 0.90 <= np.mean([one.reward_difference.low <= 0.3 <= one.reward_difference.high for one in found]) <= 0.985

@@ -21,8 +21,7 @@ def sides(rng, n=400, gain=0.0, longer=0.0, liking=0.0, seeds=None):
 @pytest.mark.parametrize("seeds", [None, 3])
 def test_it_is_scikit_learn_s_regression(seeds):
     ours, theirs = sides(np.random.default_rng(1), gain=0.4, longer=15, liking=0.8, seeds=seeds)
-    two = [Judged(np.atleast_2d(side.scores), np.atleast_2d(side.characters)) for side in (ours, theirs)]
-    assert length_adjusted(ours, theirs).value == pytest.approx(equal_length(*two), abs=1e-4)
+    assert length_adjusted(ours, theirs).value == pytest.approx(equal_length(ours, theirs), abs=1e-4)
 
 
 def test_a_policy_that_is_only_longer_gains_nothing():
@@ -44,7 +43,7 @@ def test_the_interval_is_about_right():
 def test_a_prompt_s_seeds_count_once():
     """Equal seeds say no more than one."""
     ours, theirs = sides(np.random.default_rng(4), gain=0.3)
-    thrice = [Judged(np.tile(side.scores, (3, 1)), np.tile(side.characters, (3, 1))) for side in (ours, theirs)]
+    thrice = [Judged.of_seeds([side] * 3) for side in (ours, theirs)]
     one, three = length_adjusted(ours, theirs), length_adjusted(*thrice)
     assert three.low == pytest.approx(one.low, abs=0.1)
     assert three.high == pytest.approx(one.high, abs=0.1)
@@ -57,7 +56,7 @@ def test_nothing_is_said_where_one_side_is_always_longer():
 
 def test_seeds_that_differ_widen_the_interval():
     ours, theirs = sides(np.random.default_rng(6), seeds=3)
-    apart = Judged(ours.scores + np.array([[-1.0], [0.0], [1.0]]), ours.characters)
+    apart = Judged(ours.scores + np.array([-1.0, 0.0, 1.0])[:, None, None], ours.characters)
     same, wide = (length_adjusted(side, theirs) for side in (ours, apart))
     assert wide.high - wide.low > 2 * (same.high - same.low)
 

@@ -95,7 +95,7 @@ def test_holm_agrees_with_its_definition(values):
     assert holm(p) == pytest.approx(corrected(p))
 
 
-@pytest.mark.parametrize("shape", [(1, 30), (3, 30)])
+@pytest.mark.parametrize("shape", [(1, 30), (3, 30), (1, 30, 4), (3, 30, 2)])
 def test_verify_s_way_gives_the_same(shape):
     ours, theirs = (Judged(RNG.normal(size=shape).round(1), RNG.integers(0, 50, shape) * 1.0) for _ in range(2))
     found = compare(ours, theirs, Resamples.draw(30, seed=9)).to_dict()

@@ -15,17 +15,18 @@ Numbers = dict[str, list[float]]
 
 
 def recomputed(candidate: Judged, baseline: Judged, seed: int) -> Numbers:
-    """Every number of an outcome, as (value, low, high) or by itself; (s, n) each side."""
-    s, n = candidate.scores.shape
+    """Every number of an outcome, as (value, low, high) or by itself; (s, n, k) each side."""
+    s, n, k = candidate.scores.shape
     prompts = np.random.default_rng(seed).integers(0, n, (RESAMPLES, n))
-    differences = candidate.scores - baseline.scores
-    points = np.select([differences > TIE, differences >= -TIE], [100.0, 50.0], 0.0)
-    ours, theirs = (np.broadcast_to(side.characters, points.shape) for side in (candidate, baseline))
+    samples = candidate.scores - baseline.scores
+    games = np.select([samples > TIE, samples >= -TIE], [100.0, 50.0], 0.0)
+    points, differences = (sum(each[:, :, sample] for sample in range(k)) / k for each in (games, samples))
+    ours, theirs = (np.broadcast_to(side.characters, games.shape).mean(axis=2) for side in (candidate, baseline))
     ratio = max(ours.mean(), 1) / max(theirs.mean(), 1)
     numbers = {
-        "wins": [float((points == 100).sum())],
-        "ties": [float((points == 50).sum())],
-        "losses": [float((points == 0).sum())],
+        "wins": [float((games == 100).sum())],
+        "ties": [float((games == 50).sum())],
+        "losses": [float((games == 0).sum())],
     }
     if s == 1:
         rates, rewards, mine, yours = (v[0][prompts].mean(axis=1) for v in (points, differences, ours, theirs))

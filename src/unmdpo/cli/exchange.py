@@ -160,6 +160,8 @@ def answers(
     from unmdpo.data import alpaca, arena
 
     rows = open_named(recipe, overrides, store).generations(policy, panel)
+    if form is not Format.jsonl:
+        rows = [row for row in rows if row["sample"] == 0]  # one answer to each prompt is all that they take
     out = out or Path("outputs.json" if form is Format.alpaca_eval else f"{policy}.jsonl")
     if form is Format.alpaca_eval:
         alpaca.write_outputs(out, policy, [(row["prompt"][-1].content, row["text"]) for row in rows], panel)

@@ -21,7 +21,7 @@ from unmdpo.core.settings import (
 )
 from unmdpo.engine.inference.endpoints import Endpoint, Vllm
 from unmdpo.engine.inference.judges import AnyJudge, JudgeSettings
-from unmdpo.engine.settings import MAX_NEW_TOKENS, ModelSource, TaskSettings
+from unmdpo.engine.settings import MAX_NEW_TOKENS, ModelSource, Sampling, TaskSettings
 from unmdpo.objectives.table import INITIAL
 
 
@@ -87,6 +87,7 @@ class EvaluationRecipe(Strict):
         json_schema_extra=names_only,
     )
     max_new_tokens: Count = Field(MAX_NEW_TOKENS, description="longest answer, in tokens")
+    sampling: Sampling | None = Field(None, description="draw several answers to each prompt; default: one, greedy")
     initial: bool = Field(False, description="also compare with the initial model")
     generator: Endpoint | Vllm | Literal["vllm"] | None = Field(
         None, description="who answers as the policies: vllm, or a server; default: this package, on this machine"

@@ -58,7 +58,7 @@ class PanelFacts:
     name: str
     prompts: list[str]
     domains: list[str]
-    answers: dict[str, list[dict[str, Any]]]  # training of a policy → text, score, finished
+    answers: dict[str, list[dict[str, Any]]]  # training of a policy → text, score, finished of each first sample
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,9 @@ def _panels(run: Run) -> Iterator[PanelFacts]:
             panel = run.panel(name)
             answers = {
                 policy: [
-                    {key: row[key] for key in ("text", "score", "finished")} for row in run.generations(policy, name)
+                    {key: row[key] for key in ("text", "score", "finished")}
+                    for row in run.generations(policy, name)
+                    if row["sample"] == 0
                 ]
                 for policy in policies
             }

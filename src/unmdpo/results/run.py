@@ -144,14 +144,18 @@ class Run(Pipeline):
         return answer(self.summary, asked, self.judge_marks[asked.judge or ""])
 
     def generations(self, policy: str, panel: str, judge: str | None = None) -> list[dict[str, Any]]:
-        """A policy's answers on a panel, with a judge's scores; of one training, `dpo@17`, if it has several."""
+        """A policy's answers on a panel, with a judge's scores; of one training, `dpo@17`, if it has several. The
+        samples of a prompt stand one after another."""
         self._one_training(policy)
         answers = GENERATIONS.load(self.artifact(GENERATION_STAGE.stage_name(policy, panel)))
         scores = SCORES.load(self.artifact(judgement_name(policy, panel, self.main_judge if judge is None else judge)))
         asked = self.panel(panel)
+        samples = range(len(answers) // len(asked))
+        drawn = [(*each, sample) for each in zip(asked.prompts, asked.ids, strict=True) for sample in samples]
         return [
-            {"prompt": prompt, "id": name, "text": row["text"], "score": score["score"], "finished": row["finished"]}
-            for prompt, name, row, score in zip(asked.prompts, asked.ids, answers, scores, strict=True)
+            {"prompt": prompt, "id": name, "sample": sample, "text": row["text"]}
+            | {"score": score["score"], "finished": row["finished"]}
+            for (prompt, name, sample), row, score in zip(drawn, answers, scores, strict=True)
         ]
 
     def compare(self, candidate: str, opponent: str, panel: str, judge: str | None = None) -> Outcome:

@@ -68,6 +68,7 @@ def generation(graph: Graph, candidate: str, panel_name: str) -> Stage[AnswerSet
         max_new_tokens=evaluation.max_new_tokens,
         answers=answers,
         files=graph.files([answers]),
+        sampling=None if answers is not None else evaluation.sampling,
     )
     if server is not None:
         named = server.naming(candidate) if isinstance(server, Endpoint) else server
@@ -83,7 +84,8 @@ def score_answers(job: Job[ScoringSettings]) -> Notes:
     if kind.pairwise:
         scores = _preferences(judge, job, prompts, responses)
     else:
-        scores = checked(judge, prompts.prompts, [row["text"] for row in responses])
+        asked = [prompts.prompts[place] for place in _places(prompts, responses)]
+        scores = checked(judge, asked, [row["text"] for row in responses])
     rows = [
         {"prompt_hash": row["prompt_hash"], "score": score, "characters": len(row["text"])}
         for row, score in zip(responses, scores, strict=True)
@@ -96,29 +98,38 @@ def score_answers(job: Job[ScoringSettings]) -> Notes:
 def _preferences(
     judge: PairwiseJudge | TextJudge, job: Job[ScoringSettings], prompts: Panel, responses: list[Line]
 ) -> list[float]:
-    """The probability that the judge prefers each response to the baseline's."""
+    """The probability that the judge prefers each response to the baseline's: to that of the same sample, if there
+    are several."""
     against, seed = job.load(GENERATIONS, "baseline"), job.settings.seed
+    ours, theirs = len(responses) // len(prompts), len(against) // len(prompts)
     pairs = [
-        Question(prompt, name, ours["text"], theirs["text"])
-        for prompt, name, ours, theirs in zip(prompts.prompts, prompts.hashes, responses, against, strict=True)
+        Question(prompts.prompts[place], prompts.hashes[place], row["text"], against[of_baseline]["text"])
+        for number, (place, row) in enumerate(zip(_places(prompts, responses), responses, strict=True))
+        for of_baseline in [place * theirs + number % ours % theirs]
     ]
     assert seed is not None
     return chances(judge, pairs, Journal(job.state / "answers.jsonl"), seed, job.report)
 
 
+def _places(prompts: Panel, rows: list[Line]) -> list[int]:
+    """The prompt of each row: every prompt has the same number of answers, one after another."""
+    return [number * len(prompts) // len(rows) for number in range(len(rows))]
+
+
 def load_scores(artifact: Artifact, prompts: Panel) -> Judged:
     rows = SCORES.load(artifact)
-    if [row["prompt_hash"] for row in rows] != prompts.hashes:
+    if [row["prompt_hash"] for row in rows] != [prompts.hashes[place] for place in _places(prompts, rows)]:
         raise ValueError(f"{artifact.path}: the scores are not in the panel's order")
     columns = ([float(row[name]) for row in rows] for name in ("score", "characters"))
-    return Judged(*(np.array(column, dtype=np.float64) for column in columns))
+    return Judged(*(np.array(column, dtype=np.float64).reshape(1, len(prompts), -1) for column in columns))
 
 
 def _judging_cost(estimates: Estimates, stage: Stage[ScoringSettings]) -> Cost:
     """The cost of a judge that runs on this machine; zero for others."""
     prompts = estimates.panel(stage.inputs["panel"].settings.size)
-    written = stage.inputs["generation"].settings.max_new_tokens
-    return scoring_cost(estimates, stage, prompts * (estimates.mean_prompt + written))
+    answering: AnswerSettings = stage.inputs["generation"].settings
+    samples = 1 if answering.sampling is None else answering.sampling.samples
+    return scoring_cost(estimates, stage, prompts * samples * (estimates.mean_prompt + answering.max_new_tokens))
 
 
 JUDGEMENT_STAGE = Kind("judgement", score_answers, uses_model=True, ranked="on request", cost=_judging_cost)

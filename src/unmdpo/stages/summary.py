@@ -164,10 +164,8 @@ def compare_runs(
 def _together(
     known: Mapping[str, Judged], ours: Sequence[TrainingRun], theirs: Sequence[TrainingRun]
 ) -> tuple[Judged, Judged]:
-    """Both sides with their seeds in the same order; (n,) each if there is one."""
+    """Both sides with their seeds in the same order."""
     pairs = pair_by_seed(ours, theirs)
-    if len(pairs) == 1:
-        return known[pairs[0].ours], known[pairs[0].theirs]
     return Judged.of_seeds([known[pair.ours] for pair in pairs]), Judged.of_seeds(
         [known[pair.theirs] for pair in pairs]
     )
@@ -187,7 +185,7 @@ def _agreement(known: Mapping[str, Mapping[str, Judged]], runs: Runs, baseline: 
     differences, and how often they say the same."""
     pairs = [pair for name in runs if name != baseline for pair in pair_by_seed(runs[name], runs[baseline])]
     differences = {
-        judge: np.concatenate([scores[pair.ours].scores - scores[pair.theirs].scores for pair in pairs])
+        judge: np.concatenate([(scores[pair.ours].scores - scores[pair.theirs].scores).ravel() for pair in pairs])
         for judge, scores in known.items()
         if pairs
     }

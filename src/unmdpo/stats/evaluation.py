@@ -38,21 +38,27 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Judged:
-    """One policy's responses to a panel's prompts, in the panel's order."""
+    """One policy's responses to a panel's prompts, in the panel's order: s seeds, n prompts, k samples of each."""
 
-    scores: Floats  # (n,), or (s, n) for s seeds
+    scores: Floats  # (s, n, k); also given as (n,) or (s, n)
     characters: Floats  # of the same shape: length of each response
 
     def __post_init__(self) -> None:
-        for name, values in (("scores", self.scores), ("characters", self.characters)):
+        for name in ("scores", "characters"):
+            values: Floats = getattr(self, name)
+            values = values[None, :, None] if values.ndim == 1 else values[..., None] if values.ndim == 2 else values
+            object.__setattr__(self, name, values)
             if not np.isfinite(values).all():
-                bad = np.flatnonzero(~np.isfinite(np.atleast_2d(values)).all(axis=0))[:8].tolist()
+                bad = np.flatnonzero(~np.isfinite(values).all(axis=(0, 2)))[:8].tolist()
                 raise ValueError(f"{name} of prompts {bad} are not finite")
 
     @classmethod
     def of_seeds(cls, seeds: Sequence["Judged"]) -> "Judged":
-        """Several seeds as one, (s, n)."""
-        return cls(np.stack([each.scores for each in seeds]), np.stack([each.characters for each in seeds]))
+        """Several seeds as one."""
+        return cls(*(np.concatenate([getattr(one, name) for one in seeds]) for name in ("scores", "characters")))
+
+    def of_prompts(self, chosen: NDArray[np.bool_]) -> "Judged":
+        return Judged(self.scores[:, chosen], self.characters[:, chosen])
 
 
 @dataclass(frozen=True)
@@ -104,16 +110,20 @@ def spearman(first: Floats, second: Floats) -> float | None:
 
 
 def compare(candidate: Judged, baseline: Judged, resamples: Resamples) -> Outcome:
-    """The candidate against the baseline on the same prompts; (s, n) against (s, n) or (n,) seed by seed."""
-    difference, points = np.atleast_2d(candidate.scores - baseline.scores), points_of(candidate, baseline)
-    ours, theirs = (np.broadcast_to(side.characters, difference.shape) for side in (candidate, baseline))
+    """The candidate against the baseline on the same prompts, seed by seed and sample by sample.
+
+    Samples of a prompt are averaged first. So what is resampled is a prompt with all its samples, whose chance is in
+    the interval."""
+    games, points = game_points(candidate, baseline), points_of(candidate, baseline)
+    difference = (candidate.scores - baseline.scores).mean(axis=-1)  # (s, n)
+    ours, theirs = (np.broadcast_to(side.characters.mean(axis=-1), points.shape) for side in (candidate, baseline))
     win_rate, p_win_rate = _mean(points, 50.0, resamples)
     reward_difference, p_reward_difference = _mean(difference, 0.0, resamples)
     return Outcome(
         prompts=difference.shape[-1],
-        wins=int((points == WIN).sum()),
-        ties=int((points == WIN / 2).sum()),
-        losses=int((points == 0).sum()),
+        wins=int((games == WIN).sum()),
+        ties=int((games == WIN / 2).sum()),
+        losses=int((games == 0).sum()),
         win_rate=win_rate,
         reward_difference=reward_difference,
         length_ratio=_ratio(ours, theirs, resamples),
@@ -122,11 +132,17 @@ def compare(candidate: Judged, baseline: Judged, resamples: Resamples) -> Outcom
     )
 
 
-def points_of(candidate: Judged, baseline: Judged) -> Floats:
-    """(s, n) 100 for a win, half of it for a tie."""
-    difference = np.atleast_2d(candidate.scores - baseline.scores)
+def game_points(candidate: Judged, baseline: Judged) -> Floats:
+    """(s, n, k) 100 for a win, half of it for a tie."""
+    difference = candidate.scores - baseline.scores
     points: Floats = WIN * ((difference > TIE) + (np.abs(difference) <= TIE) / 2)
     return points
+
+
+def points_of(candidate: Judged, baseline: Judged) -> Floats:
+    """(s, n) the mean over samples."""
+    mean: Floats = game_points(candidate, baseline).mean(axis=-1)
+    return mean
 
 
 def _mean(values: Floats, null: float, resamples: Resamples) -> tuple[Estimate, float]:
@@ -154,8 +170,8 @@ def by_domain(candidate: Judged, baseline: Judged, domains: Sequence[str], seed:
     outcomes = {}
     for name in sorted(set(domains)):
         rows = names == name
-        ours, theirs = (Judged(j.scores[..., rows], j.characters[..., rows]) for j in (candidate, baseline))
-        outcomes[name] = compare(ours, theirs, Resamples.draw(int(rows.sum()), seed))
+        resamples = Resamples.draw(int(rows.sum()), seed)
+        outcomes[name] = compare(candidate.of_prompts(rows), baseline.of_prompts(rows), resamples)
     return outcomes
 
 

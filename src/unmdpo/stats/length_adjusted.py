@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import expit
 
-from unmdpo.stats.evaluation import TIE, Estimate, Floats, Judged
+from unmdpo.stats.evaluation import TIE, WIN, Estimate, Floats, Judged, game_points
 from unmdpo.stats.few_seeds import MeanOverSeeds
 
 RIDGE = 0.1  # keeps estimates finite where every answer wins; a tenth of one answer's weight
@@ -21,13 +21,12 @@ def length_adjusted(candidate: Judged, baseline: Judged) -> Estimate | None:
     """The win rate at equal length, in percent. None where the data cannot say: if lengths do not differ, or if one
     side is almost always the longer one. The interval allows for comparisons of a prompt, and of a seed, being
     alike."""
-    difference = np.atleast_2d(candidate.scores - baseline.scores)
-    won = (difference > TIE) + (np.abs(difference) <= TIE) / 2  # (s, n)
-    longer = np.atleast_2d(candidate.characters - baseline.characters)
+    won = game_points(candidate, baseline) / WIN  # (s, n, k)
+    longer = np.broadcast_to(candidate.characters - baseline.characters, won.shape)
     spread = longer.std()
     if spread == 0 or min((longer <= 0).mean(), (longer >= 0).mean()) < SELDOM:
         return None
-    features = np.stack([np.ones_like(longer), np.tanh(longer / spread)], axis=-1)  # (s, n, 2)
+    features = np.stack([np.ones_like(longer), np.tanh(longer / spread)], axis=-1)  # (s, n, k, 2)
     theta = _fit(features.reshape(-1, 2), won.ravel())
     intercept, margin = float(theta[0]), _margin(features, won, theta)
     ends = (100 * float(expit(intercept + side * margin)) for side in (0, -1, 1))
@@ -54,8 +53,8 @@ def _curvature(features: Floats, chance: Floats) -> Floats:
 
 def _margin(features: Floats, won: Floats, theta: Floats) -> float:
     """The intercept's, from what every answer adds to it, and no less than the model's own."""
-    chance = expit(features @ theta)  # (s, n)
-    slopes = features * (won - chance)[..., None]  # (s, n, 2)
+    chance = expit(features @ theta)  # (s, n, k)
+    slopes = (features * (won - chance)[..., None]).sum(axis=2)  # (s, n, 2)
     inverse = np.linalg.inv(_curvature(features.reshape(-1, 2), chance.ravel()))
     added = slopes @ inverse[0]  # (s, n)
     if len(added) > 1:
@@ -69,7 +68,8 @@ def longer_preferred(answers: Sequence[Judged]) -> Estimate | None:
     """How often a judge prefers the longer of two answers to one prompt, in percent, over all pairs of answers; a tie
     counts as half. The interval is over prompts."""
     scores, characters = (
-        np.concatenate([np.atleast_2d(getattr(each, name)) for each in answers]) for name in ("scores", "characters")
+        np.concatenate([np.concatenate(getattr(each, name).transpose(2, 0, 1)) for each in answers])  # (answers, n)
+        for name in ("scores", "characters")
     )
     first, second = np.triu_indices(len(scores), k=1)
     length, preference = characters[first] - characters[second], scores[first] - scores[second]  # (pairs, n)
