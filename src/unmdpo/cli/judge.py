@@ -186,6 +186,28 @@ def measure(
         write_json(out, {"judge": judge, "data": data, **found})
 
 
+@app.command()
+def show(judge: Annotated[str, typer.Argument(help=JUDGE)]) -> None:
+    """Show what kind of judge it is; for a language model, what it is asked, and how its verdict is read."""
+    from unmdpo.core.errors import printable
+    from unmdpo.engine.inference.judge_prompt import prompt_of_judge
+    from unmdpo.engine.inference.judges import EndpointSettings, kind_of
+    from unmdpo.recipe.rounds import judge_of
+
+    settings = judge_of(judge)
+    kind = kind_of(settings)
+    typer.echo(f"{kind.name}: {kind.summary}")
+    for name, value in settings.model_dump(exclude_none=True).items():
+        typer.echo(f"{name}: {printable(str(value))}")
+    if isinstance(settings, EndpointSettings):
+        prompt = prompt_of_judge(settings)
+        for role, text in prompt.messages:
+            typer.echo(f"\n[{role}]")
+            for line in text.splitlines():
+                typer.echo(printable(line))
+        typer.echo(f"\nread: {prompt.reading(logprobs=settings.logprobs)}")
+
+
 def check_lines(out: Path, force: bool) -> None:
     """Whether lines of JSON can be written there, and nothing is lost by it."""
     from unmdpo.core.errors import UserError

@@ -99,13 +99,22 @@ def _scores(row: Row) -> list[float] | None:
 
 def _points(row: Row, verdict: object) -> list[float]:
     """What A gets."""
-    read = VERDICT.fullmatch(verdict) if isinstance(verdict, str) else None
-    if read is None or read[1] == read[3]:
+    share = share_of_a(verdict) if isinstance(verdict, str) else None
+    if share is None:
         raise row.error(f"'games' has the verdict {verdict!r}; it should be like A>B, B>>A or A=B")
-    if read[2] == "=":
+    if share == 0.5:
         return [0.5]
+    return [float(share > 0.5)] * (MUCH if share in (0, 1) else 1)
+
+
+def share_of_a(verdict: str) -> float | None:
+    """1 if A is much better, ¾ if it is better, ½ for a tie, and so on; None if it is no verdict."""
+    read = VERDICT.fullmatch(verdict)
+    if read is None or read[1] == read[3]:
+        return None
     better = read[1] if read[2].startswith(">") else read[3]
-    return [float(better == "A")] * (MUCH if len(read[2]) == 2 else 1)
+    step = {0: 0.0, 1: 0.25, 2: 0.5}[0 if read[2] == "=" else len(read[2])]
+    return 0.5 + step if better == "A" else 0.5 - step
 
 
 def write_answers(path: Path, model: str, answers: Iterable[Mapping[str, Any]]) -> None:

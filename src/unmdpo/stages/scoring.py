@@ -213,7 +213,7 @@ def score_file(
 def _files_of(judge: JudgeSettings) -> list[tuple[str, int, int]]:
     """What a judge depends on here: every file with its size and when it changed."""
     named = kind_of(judge).files
-    places = [] if named is None else [expand_home(place) for place in named(judge)]
+    places = [] if named is None else [expand_home(place) for place in named(judge) if place is not None]
     files = [file for place in places for file in (sorted(place.rglob("*")) if place.is_dir() else [place])]
     return [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file()]
 

@@ -10,9 +10,10 @@ from tests.worlds.pipeline import recipe, world
 from tests.worlds.servers import served_by
 from unmdpo.core.errors import UnmdpoWarning, UserError
 from unmdpo.data import Message
+from unmdpo.engine.inference.judge_prompt import JudgePrompt
 from unmdpo.engine.inference.judges import EndpointSettings
 from unmdpo.engine.inference.pairwise import Question
-from unmdpo.engine.inference.text_judge import TextJudge, verdict
+from unmdpo.engine.inference.text_judge import TextJudge
 from unmdpo.execute import execute
 from unmdpo.results.run import open_run
 from unmdpo.store.store import Store
@@ -78,7 +79,7 @@ def ask(endpoint, says, pairs, monkeypatch, **more):
     ],
 )  # fmt: skip
 def test_what_a_verdict_is(said, found):
-    assert verdict(said) == found
+    assert JudgePrompt(()).verdict(said) == found
 
 
 def test_both_orders_and_what_they_cost(endpoint, monkeypatch):

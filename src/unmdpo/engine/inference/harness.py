@@ -94,10 +94,10 @@ def _manager(folder: str | None, tasks: Sequence[str]) -> Any:
     from lm_eval.tasks import TaskManager  # noqa: PLC0415 - an extra
 
     place = None if folder is None else str(Path(folder).expanduser())
-    if place is not None and set(tasks) <= set(
-        (own := TaskManager(include_path=place, include_defaults=False)).all_tasks
-    ):
-        return own
+    if place is not None:
+        own = TaskManager(include_path=place, include_defaults=False)
+        if {*tasks} <= {*own.all_tasks}:
+            return own
     manager = TaskManager(include_path=place)
     unknown = [name for name in tasks if name not in manager.all_tasks]
     if unknown:
@@ -110,11 +110,11 @@ def _manager(folder: str | None, tasks: Sequence[str]) -> Any:
 
 @contextlib.contextmanager
 def _quietly(tasks: Sequence[str]) -> Iterator[None]:
-    """Without its log and bars, and with one sentence for whatever it raises: tasks are other people's code."""
+    """Without its log, bars and remarks, and with one sentence for whatever it raises: tasks are foreign code."""
     before = logging.getLogger(PACKAGE).level
     logging.getLogger(PACKAGE).setLevel(logging.ERROR)
     try:
-        with contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
             yield
     except UserError:
         raise

@@ -37,11 +37,14 @@ class EndpointSettings(Endpoint, JudgeSettings):
         True, description="read the labels' probabilities; otherwise ask in both orders, and read what it says"
     )
     reasons: bool = Field(False, description="without logprobs: let it give reasons before its verdict")
+    prompt: Place | None = Field(None, description="a file with the question to ask: AlpacaEval's, Arena-Hard's, own")
 
     @model_validator(mode="after")
     def _speaks(self) -> Self:
         if self.reasons and self.logprobs:
             raise ValueError("reasons need logprobs: false, since the verdict comes after them")
+        if self.reasons and self.prompt is not None:
+            raise ValueError("give reasons or a prompt, which says itself whether it wants them")
         return self
 
 
@@ -95,7 +98,7 @@ class JudgeKind:
     key: str  # the setting that identifies this kind in a recipe
     open: Callable[[Any], Any]  # settings → a `Judge`, or a `PairwiseJudge` if pairwise; not for trained ones
     check: Callable[[Any], None] | None = None  # raises now what judging would raise hours later
-    files: Callable[[Any], list[str]] | None = None  # local files that its scores depend on
+    files: Callable[[Any], list[str | None]] | None = None  # local files that its scores depend on
     model: Callable[[Any], ModelSource] | None = None  # the model it runs on this machine
     local: bool = False  # runs a model on this machine
     pairwise: bool = False  # compares each response with the baseline's
@@ -126,7 +129,8 @@ _ROWS = (
     ),
     JudgeKind(
         "endpoint", "a model behind an OpenAI-compatible API that compares pairs", EndpointSettings, key="endpoint",
-        open=_pairwise_judge, pairwise=True,
+        open=_pairwise_judge, check=_code("judge_prompt:prompt_of_judge"), pairwise=True,
+        files=lambda settings: [settings.prompt],
     ),
 )  # fmt: skip
 JUDGES: dict[str, JudgeKind] = {row.name: row for row in _ROWS}

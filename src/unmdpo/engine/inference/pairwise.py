@@ -14,32 +14,16 @@ from typing import TYPE_CHECKING, Any
 from unmdpo.core.errors import UserError
 from unmdpo.data.identity import Prompt
 from unmdpo.engine.inference.endpoints import as_they_arrive, explain_errors, open_client, redacted
+from unmdpo.engine.inference.judge_prompt import prompt_of_judge
 from unmdpo.engine.inference.judges import EndpointSettings
 
 if TYPE_CHECKING:
     from openai import OpenAI
 
-FIRST, SECOND = "A", "B"
 ROUNDING = 0.01  # of probabilities that servers send
 LEAST_SHARE = 0.05  # least total probability of the two labels for an answer to count
 WORKERS = 8  # concurrent questions
 ALTERNATIVES = 20  # log-probabilities requested; the usual limit of endpoints
-QUESTION = """Here is a conversation, and two responses to its last message.
-
-<conversation>
-{conversation}
-</conversation>
-
-<response name="A">
-{first}
-</response>
-
-<response name="B">
-{second}
-</response>
-
-Which response is better: more helpful, more correct, better at what was asked?
-Answer with one letter, A or B."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +40,7 @@ class PairwiseJudge:
     """`settings.key` names an environment variable, so the secret itself is never part of the settings."""
 
     def __init__(self, settings: EndpointSettings) -> None:
-        self.settings = settings
+        self.settings, self.prompt = settings, prompt_of_judge(settings)
 
     def answers(self, questions: Sequence[Question], seed: int) -> Generator[tuple[int, float]]:
         """Yields each question's index and the probability that its candidate is preferred, as answers arrive."""
@@ -69,18 +53,18 @@ class PairwiseJudge:
         with explain_errors(f"the judge at {self.settings.endpoint}", self.settings.key):
             completion = client.chat.completions.create(
                 model=self.settings.model,
-                messages=[{"role": "user", "content": question_text(asked.prompt, first, second)}],
+                messages=self.prompt.ask(asked.prompt, first, second),
                 max_tokens=1,
                 temperature=0,
                 logprobs=True,
                 top_logprobs=ALTERNATIVES,
             )
             probability = self.label_probabilities(completion, asked)
-        preferred = probability[FIRST] / (probability[FIRST] + probability[SECOND])
+        preferred = probability[0] / sum(probability)
         return preferred if ahead else 1.0 - preferred
 
-    def label_probabilities(self, completion: Any, asked: Question) -> dict[str, float]:
-        """Label → its probability, summed over spellings such as "A" and " A"."""
+    def label_probabilities(self, completion: Any, asked: Question) -> list[float]:
+        """Of the label of the first response and of the second, summed over spellings such as "A" and " A"."""
         choice = only_choice(completion, self.settings)
         content = choice.logprobs and choice.logprobs.content
         if not content:
@@ -88,19 +72,19 @@ class PairwiseJudge:
                 f"the judge at {self.settings.endpoint} returns no log-probabilities for its answer; use an endpoint "
                 "that does, or set evaluation.judge.logprobs=false"
             )
-        probability = {FIRST: 0.0, SECOND: 0.0}
+        probability = [0.0, 0.0]
         for alternative in content[0].top_logprobs or [content[0]]:
             label = alternative.token.strip()
-            if label in probability:
-                probability[label] += math.exp(alternative.logprob)
-        if not sum(probability.values()) <= 1 + ROUNDING:  # nor NaN
-            raise ValueError(f"probabilities of {FIRST} and {SECOND} are {[*probability.values()]}")
-        if sum(probability.values()) < LEAST_SHARE:
+            if label in self.prompt.labels:
+                probability[self.prompt.labels.index(label)] += math.exp(alternative.logprob)
+        if not sum(probability) <= 1 + ROUNDING:  # nor NaN
+            raise ValueError(f"probabilities of {self.prompt.labels} are {probability}")
+        if sum(probability) < LEAST_SHARE:
             said = redacted(content[0].token, self.settings.key)
             raise UserError(
                 f"the judge at {self.settings.endpoint} answered {said!r} about prompt "
-                f"{asked.prompt_hash[:12]}…, neither A nor B. If the model thinks before it answers, "
-                "serve it with thinking turned off"
+                f"{asked.prompt_hash[:12]}…, neither {' nor '.join(self.prompt.labels)}. If the model thinks before "
+                "it answers, serve it with thinking turned off"
             )
         return probability
 
@@ -116,8 +100,3 @@ def only_choice(completion: Any, settings: EndpointSettings) -> Any:
 def candidate_is_first(prompt_hash: str, seed: int) -> bool:
     """A fair coin flip per prompt, the same in every run: judges favor a position, so the order is shuffled."""
     return hashlib.sha256(f"{seed}:{prompt_hash}".encode()).digest()[0] % 2 == 0
-
-
-def question_text(prompt: Prompt, first: str, second: str) -> str:
-    conversation = "\n\n".join(f"[{message.role}]\n{message.text}" for message in prompt)
-    return QUESTION.format(conversation=conversation, first=first, second=second)

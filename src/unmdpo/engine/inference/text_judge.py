@@ -4,8 +4,6 @@ Each pair is asked about in both orders, since judges favour a position. The sco
 the candidate is better, 0 if the baseline is, one half for a tie. The judge may give reasons first, as in MT-Bench.
 """
 
-import json
-import re
 import threading
 import warnings
 from collections import Counter
@@ -15,34 +13,15 @@ from typing import TYPE_CHECKING, Any
 from unmdpo.core.errors import UnmdpoWarning, UserError
 from unmdpo.data.identity import Prompt
 from unmdpo.engine.inference.endpoints import as_they_arrive, explain_errors, open_client
+from unmdpo.engine.inference.judge_prompt import LONG, prompt_of_judge
 from unmdpo.engine.inference.judges import EndpointSettings
-from unmdpo.engine.inference.pairwise import FIRST, SECOND, WORKERS, Question, only_choice, question_text
+from unmdpo.engine.inference.pairwise import WORKERS, Question, only_choice
 
 if TYPE_CHECKING:
     from openai import OpenAI
 
-SHORT, LONG = 8, 1024  # tokens of an answer, without reasons and with them
 MOST_UNCLEAR = 0.05  # share of the answers without a verdict that is still a judge
-LINE = re.compile(rf"\W*({FIRST}|{SECOND}|[Tt]ie|TIE)\W*")  # a verdict, and nothing else but marks and brackets
 EARLY = 20  # answers after which a judge that mostly says nothing is not asked on
-BRIEFLY = "\nIf neither is better, answer: tie."
-WITH_REASONS = (
-    "\nFirst compare them in a few sentences, without regard to their length, their order or how sure they sound. "
-    "Then end with your verdict on a line of its own: [[A]], [[B]] or [[tie]]."
-)
-
-
-def verdict(said: str) -> float | None:
-    """1 for the first response, 0 for the second, one half for a tie; None if it is not in the form that was asked:
-    alone on a line (the last such line counts), or the only value of a JSON object. Words around it may turn it into
-    its opposite ("Not A", "Response A is worse")."""
-    try:
-        values = json.loads(said)
-        lines = [str(value) for value in values.values()] if isinstance(values, dict) and len(values) == 1 else []
-    except ValueError:
-        lines = said.splitlines()
-    found = [match[1].upper() for match in map(LINE.fullmatch, lines) if match is not None]
-    return {FIRST: 1.0, SECOND: 0.0}.get(found[-1], 0.5) if found else None
 
 
 class TextJudge:
@@ -50,6 +29,7 @@ class TextJudge:
 
     def __init__(self, settings: EndpointSettings) -> None:
         self.settings, self.spent, self._lock = settings, Counter[str](), threading.Lock()
+        self.prompt = prompt_of_judge(settings)
         self.expected = 0  # answers that the whole panel takes, also those of earlier attempts
         self._plain = True  # whether the server takes the usual limits
 
@@ -89,32 +69,28 @@ class TextJudge:
         return score, ahead is not None and behind is not None
 
     def _ask(self, client: "OpenAI", prompt: Prompt, first: str, second: str) -> float | None:
-        reasons = self.settings.reasons
-        question = question_text(prompt, first, second)
-        if reasons:
-            question = question.rpartition("\n")[0]  # not only one letter
         with explain_errors(f"the judge at {self.settings.endpoint}", self.settings.key):
-            completion = self._completion(client, question + (WITH_REASONS if reasons else BRIEFLY))
-            found = verdict(only_choice(completion, self.settings).message.content or "")
+            completion = self._completion(client, self.prompt.ask(prompt, first, second))
+            found = self.prompt.verdict(only_choice(completion, self.settings).message.content or "")
             self._count(completion, found is None)
         if self.spent["asked"] >= EARLY and 2 * self.spent["unclear"] > self.spent["asked"]:
             raise self._speechless()  # the rest would cost as much
         return found
 
-    def _completion(self, client: "OpenAI", question: str) -> Any:
+    def _completion(self, client: "OpenAI", messages: Any) -> Any:
         """Some hosted models refuse a temperature, and a limit under its usual name."""
         from openai import BadRequestError  # noqa: PLC0415 - an extra
 
-        asked: dict[str, Any] = {"model": self.settings.model, "messages": [{"role": "user", "content": question}]}
-        most = LONG if self.settings.reasons else SHORT
+        most = max(LONG, self.prompt.tokens)
+        asked: dict[str, Any] = {"model": self.settings.model, "messages": messages}
         if self._plain:
             try:
-                return client.chat.completions.create(**asked, max_tokens=most, temperature=0)
+                return client.chat.completions.create(**asked, max_tokens=self.prompt.tokens, temperature=0)
             except BadRequestError:
-                completion = client.chat.completions.create(**asked, max_completion_tokens=LONG)
+                completion = client.chat.completions.create(**asked, max_completion_tokens=most)
                 self._plain = False
                 return completion
-        return client.chat.completions.create(**asked, max_completion_tokens=LONG)
+        return client.chat.completions.create(**asked, max_completion_tokens=most)
 
     def _count(self, completion: Any, unclear: bool) -> None:
         usage = getattr(completion, "usage", None)
