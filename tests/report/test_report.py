@@ -122,7 +122,7 @@ def test_the_browser_has_every_answer(run, page):
         panel, policy = name.split(" ")
         expected = run.generations(policy, panel)
         assert [row["text"] for row in unpacked(text)] == [row["text"] for row in expected]
-        assert [row["score"] for row in unpacked(text)] == [row["score"] for row in expected]
+        assert [row["scores"] for row in unpacked(text)] == [[row["score"]] for row in expected]
 
 
 def test_it_asks_nothing_of_the_outside(page):
@@ -234,16 +234,15 @@ def large(facts):
         return [
             {
                 "text": f"{HOSTILE[0]} answer of {policy} to {i} " + "word " * 80,
-                "score": float(policy != "dpo" and i % 2 == 0),
+                "scores": [float(policy != "dpo" and i % 2 == 0) * (1 + (i == 6)), float(policy == "dpo" and i < 8)],
                 "finished": i % 5 > 0,
             }
             for i in range(800)
         ]
 
     policies = ["dpo", *(f"other-{k}" for k in range(11))]
-    panel = replace(
-        facts.panels[0], prompts=prompts, domains=domains, answers={policy: answers(policy) for policy in policies}
-    )
+    said = {policy: answers(policy) for policy in policies}
+    panel = replace(facts.panels[0], prompts=prompts, domains=domains, judges=["first", "second"], answers=said)
     return replace(facts, panels=[panel])
 
 
@@ -271,7 +270,15 @@ def test_people_find_answers_in_a_browser(run, browser, tmp_path):
     page.on("request", lambda request: requests.append(request.url))
     page.goto(path.as_uri())
     count, prompt = page.locator("#count"), page.locator("#prompt")
+    expect(count).to_have_text("10 of 800")
+    expect(prompt).to_have_text("prompt number 6 about sorting")  # where they differ most
+    page.select_option("#outcome", "")
     expect(count).to_have_text("800 of 800")
+    page.select_option("#outcome", "disagree")
+    expect(count).to_have_text("4 of 800")
+    page.select_option("#judge", "1")
+    expect(page.locator("#candidate-name")).to_contain_text("(loss)")
+    page.select_option("#judge", "0")
     page.select_option("#outcome", "win")
     expect(count).to_have_text("400 of 800")
     page.select_option("#domain", "adding")
@@ -280,7 +287,7 @@ def test_people_find_answers_in_a_browser(run, browser, tmp_path):
     expect(count).to_have_text("1 of 800")
     expect(prompt).to_have_text("prompt number 796 about adding")
     expect(page.locator("#candidate-text")).to_contain_text(f"{HOSTILE[0]} answer of other-10 to 796")
-    expect(page.locator("#candidate-name")).to_have_text("other-10: 1.000 (win)")
+    expect(page.locator("#candidate-name")).to_have_text("other-10: first 1.000, second 0.000 (win)")
     page.fill("#search", "nothing like it")
     expect(count).to_have_text("0 of 800")
     page.fill("#search", "")
@@ -320,6 +327,7 @@ def test_tables_sort_and_are_saved_and_answers_have_addresses(run, browser, tmp_
     lines = Path(saved.value.path()).read_text("utf-8").splitlines()
     assert lines[0].startswith('policy,"one, win %",')
     assert len(lines) > len(rates)
+    page.select_option("#outcome", "")
     page.select_option("#candidate", "other-3")
     page.locator("#list li").nth(17).click()
     address = page.url

@@ -58,7 +58,8 @@ class PanelFacts:
     name: str
     prompts: list[str]
     domains: list[str]
-    answers: dict[str, list[dict[str, Any]]]  # training of a policy → text, score, finished of each first sample
+    judges: list[str]
+    answers: dict[str, list[dict[str, Any]]]  # training → text, finished and scores by judge of each first sample
 
 
 @dataclass(frozen=True)
@@ -167,25 +168,32 @@ def _cost(name: str, manifest: dict[str, Any]) -> StageTime:
 
 def _panels(run: Run) -> Iterator[PanelFacts]:
     """The panels that have judged answers."""
-    for name in [] if run.recipe.evaluation is None else run.recipe.evaluation.answered:
+    evaluation = run.recipe.evaluation
+    for name in [] if evaluation is None else evaluation.answered:
         trainings = [training.name for runs in run.recipe.runs.values() for training in runs]
-        judged = [run.stages.get(judgement_name(training, name, run.main_judge)) for training in trainings]
-        policies = [
-            training
-            for training, stage in zip(trainings, judged, strict=True)
-            if stage is not None and run.find(stage) is not None
-        ]
-        if policies:
+        policies = [policy for policy in trainings if _judged(run, policy, name, run.main_judge)]
+        if policies and evaluation is not None:
             panel = run.panel(name)
-            answers = {
-                policy: [
-                    {key: row[key] for key in ("text", "score", "finished")}
-                    for row in run.generations(policy, name)
-                    if row["sample"] == 0
-                ]
-                for policy in policies
-            }
-            yield PanelFacts(name, [as_text(prompt) for prompt in panel.prompts], panel.domains, answers)
+            judges = [
+                judge
+                for judge in evaluation.all_judges
+                if all(_judged(run, policy, name, judge) for policy in policies)
+            ]
+            answers = {policy: _answers(run, policy, name, judges) for policy in policies}
+            yield PanelFacts(name, [as_text(prompt) for prompt in panel.prompts], panel.domains, judges, answers)
+
+
+def _judged(run: Run, training: str, panel: str, judge: str) -> bool:
+    stage = run.stages.get(judgement_name(training, panel, judge))
+    return stage is not None and run.find(stage) is not None
+
+
+def _answers(run: Run, policy: str, panel: str, judges: list[str]) -> list[dict[str, Any]]:
+    rows = [[row for row in run.generations(policy, panel, judge) if row["sample"] == 0] for judge in judges]
+    return [
+        {"text": same[0]["text"], "finished": same[0]["finished"], "scores": [row["score"] for row in same]}
+        for same in zip(*rows, strict=True)
+    ]
 
 
 def as_text(prompt: Prompt) -> str:

@@ -196,7 +196,7 @@ def _panel(facts: Facts, panel: PanelFacts) -> dict[str, Any]:
         "name": panel.name,
         "baseline": facts.run.recipe.runs[evaluation.baseline][0].name,
         "policies": [*panel.answers],
-        "prompts": packed({"prompts": panel.prompts, "domains": panel.domains}),
+        "prompts": packed({"prompts": panel.prompts, "domains": panel.domains, "judges": panel.judges}),
         "answers": {policy: packed(answers) for policy, answers in panel.answers.items()},
     }
 

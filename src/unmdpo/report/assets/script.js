@@ -77,6 +77,7 @@ function once(element) {
 const answersOf = (panel, policy) => once(document.querySelector(`[data-answers="${CSS.escape(panel)} ${CSS.escape(policy)}"]`));
 
 const TIE = 1e-6;
+const EXAMPLES = 10;
 let shown = []; // what passes the filters: {place, outcome}
 let current = 0;
 let panel, prompts, ours, theirs;
@@ -98,6 +99,8 @@ async function choosePanel() {
   fill(by("candidate"), policies, others[others.length - 1] ?? policies[0]);
   fill(by("opponent"), policies, baseline);
   fill(by("domain"), ["", ...[...new Set(texts.domains)].filter(Boolean).sort()], "");
+  by("judge").replaceChildren(...texts.judges.map((judge, place) => new Option(judge || "the judge", place)));
+  by("judge").parentElement.hidden = texts.judges.length < 2;
   await choosePolicies(texts);
 }
 
@@ -136,24 +139,34 @@ async function choosePolicies(texts = prompts) {
   filter();
 }
 
-function outcomeOf(place) {
-  const difference = ours[place].score - theirs[place].score;
-  return Math.abs(difference) <= TIE ? "tie" : difference > 0 ? "win" : "loss";
+const difference = (place, judge) => ours[place].scores[judge] - theirs[place].scores[judge];
+function outcomeOf(place, judge) {
+  const apart = difference(place, judge);
+  return Math.abs(apart) <= TIE ? "tie" : apart > 0 ? "win" : "loss";
 }
+const disagree = (place) => {
+  const outcomes = prompts.judges.map((_, judge) => outcomeOf(place, judge));
+  return outcomes.includes("win") && outcomes.includes("loss");
+};
 
 function filter() {
-  const [domain, outcome] = [by("domain").value, by("outcome").value];
+  const [domain, outcome, judge] = [by("domain").value, by("outcome").value, by("judge").value];
   const words = by("search").value.toLowerCase().split(/\s+/).filter(Boolean);
   shown = [];
   for (let place = 0; place < prompts.prompts.length; place++) {
     if (domain && prompts.domains[place] !== domain) continue;
-    const result = outcomeOf(place);
-    if (outcome && result !== outcome) continue;
+    const result = outcomeOf(place, judge);
+    if (["win", "tie", "loss"].includes(outcome) && result !== outcome) continue;
+    if (outcome === "disagree" && !disagree(place)) continue;
     if (words.length) {
       const text = `${prompts.prompts[place]}\n${ours[place].text}\n${theirs[place].text}`.toLowerCase();
       if (!words.every((word) => text.includes(word))) continue;
     }
     shown.push({ place, outcome: result });
+  }
+  if (outcome === "most") {
+    shown.sort((a, b) => Math.abs(difference(b.place, judge)) - Math.abs(difference(a.place, judge)));
+    shown = shown.slice(0, EXAMPLES);
   }
   by("count").textContent = `${shown.length} of ${prompts.prompts.length}`;
   by("list").replaceChildren(...shown.map(listed));
@@ -195,7 +208,8 @@ function show(row, addressed = false) {
 function side(which, answer, outcome) {
   const name = by(`${which}-name`);
   const ended = answer.finished ? "" : ", cut off";
-  name.textContent = `${by(which).value}: ${answer.score.toFixed(3)}${ended}${outcome && ` (${outcome})`}`;
+  const scores = prompts.judges.map((judge, place) => `${judge}${judge && " "}${answer.scores[place].toFixed(3)}`);
+  name.textContent = `${by(which).value}: ${scores.join(", ")}${ended}${outcome && ` (${outcome})`}`;
   name.className = outcome;
   by(`${which}-text`).textContent = answer.text || "(empty)";
 }
@@ -220,7 +234,7 @@ if (by("filters")) {
   by("filters").addEventListener("submit", (event) => event.preventDefault());
   by("panel").addEventListener("change", choosePanel);
   for (const id of ["candidate", "opponent"]) by(id).addEventListener("change", () => choosePolicies());
-  for (const id of ["domain", "outcome"]) by(id).addEventListener("change", filter);
+  for (const id of ["domain", "outcome", "judge"]) by(id).addEventListener("change", filter);
   let waiting;
   by("search").addEventListener("input", () => {
     clearTimeout(waiting);
