@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from tests.worlds.pipeline import recipe, world
 from unmdpo.cli import app
 from unmdpo.core.errors import DataError, UserError
 from unmdpo.data import Comparison
@@ -15,10 +16,14 @@ from unmdpo.data.identity import Message
 from unmdpo.data.reward_bench import is_reward_bench, read_reward_bench
 from unmdpo.engine.inference.judges import EndpointSettings
 from unmdpo.engine.inference.pairwise import PairwiseJudge, candidate_is_first
+from unmdpo.execute import execute
 from unmdpo.recipe.rounds import judge_of
+from unmdpo.results.run import open_run
 from unmdpo.stages.measuring import _gaps, measure_on_reward_bench
+from unmdpo.stages.shared.files import MEASURED
 from unmdpo.stages.shared.judge_measure import Measured
 from unmdpo.stats.reward_bench import Answered, best_of, ties
+from unmdpo.store.store import Store
 
 LONGEST = "tests.worlds.judges:longest"
 
@@ -52,11 +57,11 @@ class Leaning(PairwiseJudge):
             yield place, 1 / (1 + np.exp(-odds))
 
 
-def test_a_judge_of_pairs_is_asked_in_both_orders():
+def test_a_judge_of_pairs_is_asked_in_both_orders(tmp_path):
     rows = [compared("x" * (10 + i), "y" * 10) for i in range(1, 9)]
-    gaps, position = _gaps(Leaning(0.0), rows, 1, print)
+    gaps, position = _gaps(Leaning(0.0), rows, 1, print, tmp_path)
     assert (position.first, position.changed) == (0.5, 0.0)
-    leaning, position = _gaps(Leaning(0.35), rows, 1, print)
+    leaning, position = _gaps(Leaning(0.35), rows, 1, print, tmp_path / "other")
     assert leaning == pytest.approx(gaps)  # what the place does is taken out
     assert position.changed == 3 / 8  # longer by 1, 2 or 3
     assert position.first == 0.5 + 3 / 16
@@ -149,3 +154,24 @@ def test_pairs_are_no_reward_bench(write, tmp_path):
     path = Path(write([bench_row("1", "Math", ["a"], ["b"])]))
     with pytest.raises(UserError, match="compares two"):
         measure_on_reward_bench(path, judge_of(str(judge)), print)
+
+
+def test_judges_are_measured_in_a_run(tmp_path):
+    folder = world(tmp_path)
+    rows = [{"prompt": f"w{i}", "chosen": "w1 w2" if i % 4 else "w1", "rejected": "w3 w4 w5"} for i in range(8)]
+    labelled = folder / "labelled.jsonl"
+    labelled.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    evaluation = recipe(folder).model_dump()["evaluation"] | {
+        "judge": None, "labelled": str(labelled), "initial": False,
+        "judges": {"long": {"function": LONGEST}, "short": {"function": "tests.worlds.judges:shortest"}},
+    }  # fmt: skip
+    policies = {"dpo": {"objective": "dpo"}, "simpo": {"objective": "simpo"}}
+    made = recipe(folder, evaluation=evaluation, policies=policies, scales={})
+    run = execute(open_run(made, Store(folder / "store")))
+    assert run.judge_lines == [
+        "measured[long]: 0.0 % accuracy on 8 labelled pairs; preferring the longer response gets 0.0 %: "
+        "do not judge by it",
+        "measured[short]: 100.0 % accuracy on 8 labelled pairs; preferring the longer response gets 0.0 %",
+    ]
+    assert run.judge_marks == {"long": "a judge that is no better than length", "short": ""}
+    assert MEASURED.load(run.artifact("measured[short]"))["all"] == {"pairs": 8, "judge": 1.0, "length": 0.0}

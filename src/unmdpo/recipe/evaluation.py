@@ -86,6 +86,9 @@ class EvaluationRecipe(Strict):
         description="several judges, by name, instead of one: every table is made by each, and the first selects",
         json_schema_extra=names_only,
     )
+    labelled: Place | None = Field(
+        None, description="pairs with labels on which judges are measured; those trained here have held-out pairs"
+    )
     max_new_tokens: Count = Field(MAX_NEW_TOKENS, description="longest answer, in tokens")
     sampling: Sampling | None = Field(None, description="draw several answers to each prompt; default: one, greedy")
     initial: bool = Field(False, description="also compare with the initial model")

@@ -19,6 +19,7 @@ from unmdpo.stages.answers import GENERATION_STAGE
 from unmdpo.stages.data import COMPARISONS_STAGE, PANEL_STAGE
 from unmdpo.stages.evaluation import judgement_name, load_scores
 from unmdpo.stages.judge import JUDGE_STAGE
+from unmdpo.stages.measuring import MEASURED_STAGE
 from unmdpo.stages.pilots import OOF_STAGE
 from unmdpo.stages.pipeline import Pipeline, built
 from unmdpo.stages.policies import POLICY_STAGE
@@ -120,8 +121,9 @@ class Run(Pipeline):
 
     @property
     def judge_lines(self) -> list[str]:
-        """The accuracy of the judges that were trained for this run."""
-        made = [(name, found) for name, found in self.finished.items() if self.stages[name].kind is JUDGE_STAGE]
+        """The accuracy of the judges that were trained or measured in this run."""
+        kinds = (JUDGE_STAGE, MEASURED_STAGE)
+        made = [(name, found) for name, found in self.finished.items() if self.stages[name].kind in kinds]
         return [judge_accuracy(name, found.manifest["notes"]) for name, found in made]
 
     @cached_property
@@ -129,7 +131,8 @@ class Run(Pipeline):
         """What a reader should know about each judge whose accuracy does not speak for it."""
         marks = dict[str, str]()
         for name in [] if self.recipe.evaluation is None else self.recipe.evaluation.all_judges:
-            made = self.finished.get(JUDGE_STAGE.stage_name(*([name] if name else [])))
+            stages = (kind.stage_name(*([name] if name else [])) for kind in (JUDGE_STAGE, MEASURED_STAGE))
+            made = next((self.finished[stage] for stage in stages if stage in self.finished), None)
             marks[name] = "a judge that was not measured here"
             if made is not None:
                 marks[name] = "" if trusted(made.manifest["notes"]) else "a judge that is no better than length"

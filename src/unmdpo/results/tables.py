@@ -37,19 +37,21 @@ def remarks(report: Mapping[str, Any], methods: Mapping[str, str]) -> Iterator[s
 
 
 def judge_accuracy(name: str, notes: Mapping[str, Any]) -> str:
-    """The accuracy of a judge that was trained here, from its stage's notes."""
+    """The accuracy of a judge that was trained or measured here, from its stage's notes."""
     found = notes["held_out"]
+    trained = f"trained on {notes['trained_on']:,} pairs, " if "trained_on" in notes else ""
     said = (
-        f"{name}: trained on {notes['trained_on']:,} pairs, {100 * found['judge']:.1f} % accuracy on "
-        f"{found['pairs']:,} held-out pairs; preferring the longer response gets {100 * found['length']:.1f} %"
+        f"{name}: {trained}{100 * found['judge']:.1f} % accuracy on {found['pairs']:,} "
+        f"{'held-out' if trained else 'labelled'} pairs; preferring the longer response gets "
+        f"{100 * found['length']:.1f} %"
     )
-    left_out = ", ".join(f"{count:,} {why}" for why, count in notes["left_out"].items() if count)
+    left_out = ", ".join(f"{count:,} {why}" for why, count in notes.get("left_out", {}).items() if count)
     said += f" (left out: {left_out})" if left_out else ""
     return said if trusted(notes) else f"{said}: do not judge by it"
 
 
 def trusted(notes: Mapping[str, Any]) -> bool:
-    """Whether a judge that was trained here does better than chance, and than preferring the longer response."""
+    """Whether a judge does better than chance, and than preferring the longer response."""
     found = notes["held_out"]
     return bool(found["judge"] > max(found["length"], 0.5))
 

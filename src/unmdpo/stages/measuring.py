@@ -1,8 +1,8 @@
-"""Any judge, measured on labelled pairs or on RewardBench 2."""
+"""Any judge, measured on labelled pairs, by a command or as a stage of a run, or on RewardBench 2."""
 
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,15 +10,28 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unmdpo.core.errors import UserError
+from unmdpo.core.settings import Place
 from unmdpo.data import Comparison
 from unmdpo.data.load import DataRef, Reading, load
 from unmdpo.data.reward_bench import BenchRow, read_reward_bench
-from unmdpo.engine.inference.judges import JudgeSettings, kind_of
+from unmdpo.data.sources.preference import strengths_come_later
+from unmdpo.engine.inference.judges import JudgeSettings, TrainedJudge, kind_of
 from unmdpo.engine.inference.pairwise import PairwiseJudge, candidate_is_first
 from unmdpo.engine.inference.text_judge import TextJudge
 from unmdpo.engine.tally import Report
-from unmdpo.stages.scoring import margins, questions_of, spent_by, turns_of
-from unmdpo.stages.shared.base import Notes
+from unmdpo.stages.scoring import (
+    ScoringSettings,
+    judge_files,
+    margins,
+    opened,
+    questions_of,
+    scoring_cost,
+    spent_by,
+    turns_of,
+)
+from unmdpo.stages.shared.base import Files, Graph, Job, Kind, Notes, Stage
+from unmdpo.stages.shared.estimates import Cost, Estimates
+from unmdpo.stages.shared.files import MEASURED
 from unmdpo.stages.shared.judge_measure import Floats, Measured, on_reward_bench
 from unmdpo.stats.reward_bench import Answered
 from unmdpo.store.journal import Journal
@@ -49,34 +62,75 @@ def measure_on_pairs(
     report: Report,
 ) -> Tested:
     """Asks for both responses of a file's comparisons, ties left out; a judge of pairs in both orders."""
-    rows = [*islice(load(ref, reading).rows, limit)]
-    if not rows:
-        raise UserError(f"{ref.path}: there is no pair to measure a judge on")
+    rows = _labelled(ref, reading, limit)
     opened = kind_of(judge).open(judge)
-    gaps, position = _gaps(opened, rows, seed, report)
+    with tempfile.TemporaryDirectory() as folder:
+        gaps, position = _gaps(opened, rows, seed, report, Path(folder))
     agreement = None
     if second is not None:
-        others, _ = _gaps(kind_of(second).open(second), rows, seed, report)
+        with tempfile.TemporaryDirectory() as folder:
+            others, _ = _gaps(kind_of(second).open(second), rows, seed, report, Path(folder))
         agreement = float(np.mean(np.sign(gaps) == np.sign(others)))
     return Tested(Measured.of(gaps, rows), position, agreement, spent_by(opened))
 
 
-def _gaps(judge: Any, rows: Sequence[Comparison], seed: int, report: Report) -> tuple[Floats, Position | None]:
-    """How much better the judge finds each chosen response."""
+def _labelled(ref: DataRef, reading: Reading, limit: int | None = None) -> list[Comparison]:
+    with strengths_come_later():  # labels are enough
+        rows = [*islice(load(ref, reading).rows, limit)]
+    if not rows:
+        raise UserError(f"{ref.path}: there is no pair to measure a judge on")
+    return rows
 
-    def asked(some: Sequence[Any]) -> Floats:
-        with tempfile.TemporaryDirectory() as folder:
-            return np.array(margins(judge, some, Journal(Path(folder) / "scores"), seed, report, turns_of(rows)))
+
+def _gaps(
+    judge: Any, rows: Sequence[Comparison], seed: int, report: Report, state: Path
+) -> tuple[Floats, Position | None]:
+    """How much better the judge finds each chosen response. What it said is kept in `state`."""
+
+    def asked(some: Sequence[Any], journal: str) -> Floats:
+        return np.array(margins(judge, some, Journal(state / journal), seed, report, turns_of(rows)))
 
     questions = questions_of(rows)
-    gaps = asked(questions)
+    gaps = asked(questions, "scores.jsonl")
     if not isinstance(judge, PairwiseJudge):
         return gaps, None
-    turned = asked([replace(one, candidate=one.baseline, baseline=one.candidate) for one in questions])
+    turned = asked([replace(one, candidate=one.baseline, baseline=one.candidate) for one in questions], "turned.jsonl")
     ahead = np.array([candidate_is_first(one.prompt_hash, seed) for one in questions])
     shown_first = np.concatenate([np.where(ahead, gaps, -gaps), np.where(ahead, turned, -turned)])
     changed = np.sign(gaps) == np.sign(turned)  # the same side, whichever response is there
     return (gaps - turned) / 2, Position(float(np.mean(shown_first > 0)), float(np.mean(changed)))
+
+
+class MeasuringSettings(ScoringSettings):
+    labelled: Place
+    labelled_files: Files
+
+
+def judges_measured(graph: Graph) -> None:
+    """A stage for every judge that is not trained here: those have held-out pairs of their own."""
+    evaluation = graph.recipe.evaluation
+    if evaluation is None or evaluation.labelled is None:
+        return
+    for name, judge in evaluation.all_judges.items():
+        if not isinstance(judge, TrainedJudge):
+            settings = MeasuringSettings(
+                judge=judge,
+                files=judge_files(graph, judge),
+                seed=graph.recipe.seed,
+                labelled=evaluation.labelled,
+                labelled_files=graph.data_files([evaluation.labelled]),
+            )
+            graph.stage(MEASURED_STAGE, settings, {}, MEASURED_STAGE.stage_name(*([name] if name else [])))
+
+
+def measure(job: Job[MeasuringSettings]) -> Notes:
+    settings, judge = job.settings, opened(job)
+    rows = _labelled(DataRef.named(settings.labelled, "all", None, None), Reading("auto"))
+    assert settings.seed is not None
+    gaps, position = _gaps(judge, rows, settings.seed, job.report, job.state)
+    measured = Measured.of(gaps, rows)
+    job.save(MEASURED, measured.to_dict() | {"position": None if position is None else position._asdict()})
+    return {"held_out": asdict(measured.every), **spent_by(judge)}
 
 
 def measure_on_reward_bench(path: Path, judge: JudgeSettings, report: Report) -> dict[str, float]:
@@ -95,3 +149,11 @@ def _answered(judge: Callable[..., list[float]], rows: Sequence[BenchRow], repor
         found.append(Answered(scores[: len(row.right)], scores[len(row.right) :]))
         report(f"{len(found):,}/{len(rows):,} prompts")
     return found
+
+
+def _cost(estimates: Estimates, stage: Stage[MeasuringSettings]) -> Cost:
+    """Of the judge in memory; how many pairs there are is known when they are read."""
+    return scoring_cost(estimates, stage, 0.0)
+
+
+MEASURED_STAGE = Kind("measured", measure, uses_model=True, cost=_cost, wanted=judges_measured)

@@ -162,5 +162,6 @@ ADAPTER: ArtifactFile[Path] = ArtifactFile("adapter", _written_by_the_engine, Pa
 METRICS: ArtifactFile[list[Line]] = ArtifactFile(METRICS_FILE, _written_by_the_engine, read_lines)
 GENERATIONS: ArtifactFile[list[Line]] = ArtifactFile("generations.jsonl", write_lines, read_lines)
 SCORES: ArtifactFile[list[Line]] = ArtifactFile("scores.jsonl", write_lines, read_lines)
+MEASURED: ArtifactFile[dict[str, Any]] = ArtifactFile("measured.json", write_json, _read_json)
 TASKS: ArtifactFile[dict[str, Any]] = ArtifactFile("tasks.json", write_json, _read_json)
 SUMMARY: ArtifactFile[dict[str, Any]] = ArtifactFile("summary.json", write_json, _read_json)
