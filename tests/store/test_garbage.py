@@ -8,10 +8,12 @@ from typer.testing import CliRunner
 from tests.worlds.pipeline import recipe
 from unmdpo.cli import app
 from unmdpo.core.errors import UserError
+from unmdpo.core.files import check_new
 from unmdpo.execute import execute
 from unmdpo.results.run import open_run
 from unmdpo.store.artifact import Artifact
 from unmdpo.store.garbage import discard, unreferenced
+from unmdpo.store.runs import find_run, remove_run
 from unmdpo.store.store import Store
 
 
@@ -69,6 +71,35 @@ def test_work_is_freed_once_nobody_goes_on_with_it(folder, tmp_path):
         assert discard(store, [*unreferenced(store)]) == [f"work/{finished}"]  # the other is being worked on
     assert discard(store, [*unreferenced(store)]) == [f"work/{strange}"]
     assert [path.name for path in (store.root / "work").iterdir()] == [begun]
+
+
+@pytest.mark.parametrize("name", ["", "  "])
+def test_an_empty_name_is_no_run(folder, tmp_path, name):
+    store = tmp_path / "store"
+    execute(open_run(recipe(folder), Store(store)), until="comparisons")
+    done = CliRunner().invoke(app, ["rm", name, "--yes", "--store", str(store)])
+    assert (done.exit_code, "name a run" in done.output) == (2, True)
+    assert len([*(store / "runs").glob("*/run.json")]) == 1
+
+
+def test_a_run_is_kept_if_another_s_record_is_broken(folder, tmp_path):
+    """Nobody knows what they share."""
+    store = tmp_path / "store"
+    run = execute(open_run(recipe(folder), Store(store)), until="comparisons")
+    (store / "runs" / "other").mkdir()
+    (store / "runs" / "other" / "run.json").write_text("{")
+    with pytest.raises(UserError, match=r"other/run\.json: cannot be read"):
+        remove_run(find_run(Store(store), run.folder.name))
+    assert (run.folder / "run.json").is_file()
+
+
+def test_nothing_is_written_among_results(folder, tmp_path):
+    store = tmp_path / "store"
+    run = execute(open_run(recipe(folder), Store(store)), until="comparisons")
+    inside = run.artifact("comparisons").path / "mine"
+    with pytest.raises(UserError, match="lies in the store"):
+        check_new(inside)
+    check_new(store / "mine")
 
 
 def test_nothing_is_removed_behind_a_link(folder, tmp_path):

@@ -99,8 +99,11 @@ def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:
 
 def check_target(path: Path | None) -> None:
     """Checks before the work, not after it, that the result can be written."""
+    from unmdpo.core.files import check_outside_stores
+
     if path is None:
         return
+    check_outside_stores(path)
     if not path.name or path.is_dir():
         raise UserError(f"the result should go to a file, not the folder '{path}'")
     if not path.parent.is_dir():

@@ -43,13 +43,14 @@ def rm(
     store: StoreOption = HERE,
 ) -> None:
     """Remove a run, with what no other run shares."""
+    from unmdpo.core.errors import printable
     from unmdpo.store.runs import find_run, remove_run
     from unmdpo.store.store import Store
 
     found = find_run(Store(store), run)
     if not yes:
-        typer.confirm(f"remove {found.name} and what only it has?", abort=True)
-    typer.echo(f"{found.name}: removed, {remove_run(found) / 2**20:,.1f} MiB freed")
+        typer.confirm(f"remove {printable(found.name)} and what only it has?", abort=True)
+    typer.echo(f"{printable(found.name)}: removed, {remove_run(found) / 2**20:,.1f} MiB freed")
 
 
 def export(
@@ -65,11 +66,12 @@ def export(
     store: StoreOption = HERE,
 ) -> None:
     """Copy a policy to a folder for Transformers, vLLM or PEFT, with a model card."""
+    from unmdpo.core.errors import printable
     from unmdpo.engine.folder import push as upload
     from unmdpo.results.export import export_policy
 
     written = export_policy(open_named(recipe, overrides, store), policy, folder, adapter=adapter, licence=licence)
-    typer.echo(f"{policy}: {written}")
+    typer.echo(f"{policy}: {printable(str(written))}")
     if push is not None:
         typer.echo(f"{policy}: {upload(written, push)}")
 

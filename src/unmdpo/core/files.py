@@ -16,6 +16,7 @@ from typing import Any
 
 from unmdpo.core.errors import UserError
 
+STORE = {"artifacts", "locks", "runs"}  # folders by which one of our stores is known
 PARTIAL = ".partial"  # suffix of temporary names
 SEAL = "seal"
 
@@ -35,8 +36,18 @@ def temporary(path: Path, owner: object = "shared") -> Path:
     return path.with_name(f".{path.name[:40]}.{owner}{PARTIAL}")  # file names have a maximum length
 
 
+def check_outside_stores(path: Path) -> None:
+    """Refuses a place among a store's results and work: whatever is added to a finished result damages it."""
+    place = path.resolve()
+    for folder in place.parents:
+        inside = place.relative_to(folder).parts[0] in ("artifacts", "work", "quarantine")
+        if inside and all((folder / name).is_dir() for name in STORE):
+            raise UserError(f"{path}: lies in the store {folder}, where only runs may write; choose another place")
+
+
 def check_new(folder: Path) -> None:
-    """Refuses a place where something is; an empty folder may be filled."""
+    """Refuses a place where something is, and any in a store; an empty folder may be filled."""
+    check_outside_stores(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder}: already exists; name a new folder")
 
@@ -96,9 +107,6 @@ def apply_umask(folder: Path) -> None:
     for path in [folder, *folder.rglob("*")]:
         if not path.is_symlink():  # whatever it points to is not ours
             path.chmod((0o777 if path.is_dir() else 0o666) & ~umask)
-
-
-STORE = {"artifacts", "locks", "runs"}  # folders by which one of our stores is known
 
 
 def files_below(folder: Path) -> list[Path]:

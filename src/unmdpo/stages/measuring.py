@@ -29,7 +29,7 @@ from unmdpo.stages.scoring import (
     spent_by,
     turns_of,
 )
-from unmdpo.stages.shared.base import Files, Graph, Job, Kind, Notes, Stage
+from unmdpo.stages.shared.base import Graph, Job, Kind, Notes, Stage
 from unmdpo.stages.shared.estimates import Cost, Estimates
 from unmdpo.stages.shared.files import MEASURED
 from unmdpo.stages.shared.judge_measure import Floats, Measured, on_reward_bench
@@ -103,7 +103,6 @@ def _gaps(
 
 class MeasuringSettings(ScoringSettings):
     labelled: Place
-    labelled_files: Files
 
 
 def judges_measured(graph: Graph) -> None:
@@ -115,10 +114,9 @@ def judges_measured(graph: Graph) -> None:
         if not isinstance(judge, TrainedJudge):
             settings = MeasuringSettings(
                 judge=judge,
-                files=judge_files(graph, judge),
+                files=judge_files(graph, judge) | graph.data_files([evaluation.labelled]),
                 seed=graph.recipe.seed,
                 labelled=evaluation.labelled,
-                labelled_files=graph.data_files([evaluation.labelled]),
             )
             graph.stage(MEASURED_STAGE, settings, {}, MEASURED_STAGE.stage_name(*([name] if name else [])))
 

@@ -11,15 +11,15 @@ from typing import Any, Self
 from transformers.utils.logging import disable_progress_bar
 
 from unmdpo.core.errors import UserError, did_you_mean
-from unmdpo.core.files import write_json, write_text
+from unmdpo.core.files import remove, write_json, write_text
 from unmdpo.engine.ranks import device_name
 from unmdpo.recipe import Recipe
 from unmdpo.stages.borrowed import borrowed_scale
-from unmdpo.stages.shared.base import Graph, Job, Kind, Stage
+from unmdpo.stages.shared.base import Graph, Job, Kind, Notes, Stage
 from unmdpo.stages.table import KINDS
 from unmdpo.store.artifact import Artifact
-from unmdpo.store.fingerprints import Fingerprints
-from unmdpo.store.store import RECORD, Store
+from unmdpo.store.fingerprints import Fingerprints, written_to
+from unmdpo.store.store import RECORD, Store, state_of
 
 RECIPE = "recipe.yaml"
 
@@ -132,9 +132,19 @@ class Pipeline:
         """Runs one stage in this process, unless it is finished; its inputs must be."""
         disable_progress_bar()  # type: ignore[no-untyped-call]  # stages report their own progress
         inputs = self.inputs_of(stage)
-        return self.store.make(
-            stage.place, self.manifest(stage, inputs), lambda folder: self.job(stage, folder, inputs, report).do()
-        )
+
+        def work(folder: Path) -> Notes:
+            notes = self.job(stage, folder, inputs, report).do()
+            written = written_to(stage.settings.model_dump(mode="json"))
+            if written is not None:
+                remove(state_of(folder))
+                raise UserError(
+                    f"{written} was written to since this run read it for '{stage.name}', whose result is therefore "
+                    "not kept: run the same command again"
+                )
+            return notes
+
+        return self.store.make(stage.place, self.manifest(stage, inputs), work)
 
     def job(
         self, stage: Stage[Any], folder: Path, inputs: Mapping[str, Artifact], report: Callable[[str], None]

@@ -4,7 +4,7 @@ nothing is redone because of another file next to it. Where files lie does not m
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -17,6 +17,7 @@ from unmdpo.store.store import Store
 OF_MODELS = {".json", ".safetensors", ".bin", ".model", ".txt", ".tiktoken", ".vocab", ".jinja", ".py", ".gguf"}
 NOT_OF_MODELS = {"trainer_state.json", "training_args.bin", "optimizer.bin", "scheduler.bin", "rng_state.bin"}
 Sums = dict[str, str]  # name → SHA-256
+_SEEN: dict[str, list[int]] = {}  # what this process saw of each file when it took the checksum, or believed it
 
 
 class Fingerprints:
@@ -60,14 +61,42 @@ class Fingerprints:
         return None
 
     def _checksum(self, path: Path) -> str:
-        status, name = path.stat(), str(path.resolve())
-        seen = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+        name, seen = str(path.resolve()), _seen(path)
         known = None if name in self._doubted else self._known.get(name)
         if not isinstance(known, dict) or known.get("seen") != seen or not isinstance(known.get("sha256"), str):
             known = self._known[name] = {"seen": seen, "sha256": _read_whole(path)}
             self._doubted.discard(name)
             self._changed = True
+        _SEEN[name] = seen
         return str(known["sha256"])
+
+
+def _seen(path: Path) -> list[int]:
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+
+
+def written_to(settings: Any) -> Path | None:
+    """A local file of a stage's settings that was written to since its checksum was taken; also if its content was
+    put back, since nobody knows what was read meanwhile."""
+    for path in _local_files(settings):
+        before = _SEEN.get(str(path.resolve()))
+        if before is not None and (not path.is_file() or _seen(path) != before):
+            return path
+    return None
+
+
+def _local_files(settings: Any) -> Iterator[Path]:
+    """The files that stand in every `files` of the settings: those of a model beside its path, others by theirs."""
+    if isinstance(settings, dict) and isinstance(settings.get("files"), dict):
+        for name, sums in settings["files"].items():
+            place, names = (name, sums) if isinstance(sums, dict) else (settings.get("path"), [name])
+            if sums is not None and isinstance(place, str):
+                root = expand_home(place)
+                yield from (root / each if root.is_dir() else root for each in names)
+    parts = settings.values() if isinstance(settings, dict) else settings if isinstance(settings, list) else ()
+    for part in parts:
+        yield from _local_files(part)
 
 
 def _read_whole(path: Path) -> str:

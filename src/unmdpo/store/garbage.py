@@ -11,10 +11,10 @@ from unmdpo.store.artifact import QUARANTINE
 from unmdpo.store.store import RECORD, WORK, Store
 
 
-def unreferenced(store: Store) -> dict[str, int]:
+def unreferenced(store: Store, without: Path | None = None) -> dict[str, int]:
     """Place → bytes, for artifacts that no run's record names, directly or as an input, and for work on them or on
-    what is finished."""
-    kept = _referenced(store)
+    what is finished; `without` a run that is about to be removed."""
+    kept = _referenced(store, without)
     places = {f"{path.parent.name}/{path.name}": path for path in _folders(store, "artifacts/*/*")}
     spare = {place: path for place, path in places.items() if place not in kept}
     begun = {place.rpartition("/")[2] for place in kept if store.find(place) is None}
@@ -46,9 +46,11 @@ def _removed(store: Store, place: str) -> bool:
     return True
 
 
-def _referenced(store: Store) -> set[str]:
+def _referenced(store: Store, without: Path | None) -> set[str]:
     kept: set[str] = set()
     for record in (store.root / "runs").glob(f"*/{RECORD}"):
+        if record.parent == without:
+            continue
         try:
             stages = json.loads(record.read_text("utf-8"))["stages"]
             kept |= {stage["place"] for stage in stages.values()}

@@ -49,6 +49,8 @@ def runs_of(store: Store) -> list[StoredRun]:
 
 def find_run(store: Store, name: str) -> StoredRun:
     """By its folder's name, or the beginning of it if only one begins so."""
+    if not name.strip():
+        raise UserError("name a run: an empty name would be the beginning of every one")
     runs = {run.name: run for run in runs_of(store)}
     matching = [run for run in runs if run == name] or [run for run in runs if run.startswith(name)]
     if len(matching) > 1:
@@ -61,8 +63,8 @@ def find_run(store: Store, name: str) -> StoredRun:
 def remove_run(run: StoredRun) -> int:
     """Removes the run and what only it has; returns the bytes that were freed. What others share stays."""
     with run.store.records():
+        spare = unreferenced(run.store, without=run.folder)  # first: it fails if a record cannot be read
         shutil.rmtree(run.folder)
-        spare = unreferenced(run.store)
         work = {f"work/{place.rpartition('/')[2]}" for place in run.places}
         own = {place: size for place, size in spare.items() if place in run.places or place in work}
     return sum(own[place] for place in discard(run.store, [*own]))

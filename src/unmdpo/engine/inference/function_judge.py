@@ -1,9 +1,11 @@
 """Judges that are Python functions of the user, called in a process of their own. Nothing here imports torch."""
 
+import ast
 import math
 import sys
+import sysconfig
 from collections.abc import Sequence
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +35,54 @@ def check_function(settings: FunctionSettings) -> None:
 
 
 def function_files(settings: FunctionSettings) -> list[str]:
-    """The file that defines the function; when it is edited, responses are judged again. Nothing is imported."""
+    """The file that defines the function, and all modules of the same package or of the user's own that it imports;
+    when one is edited, responses are judged again. Nothing is imported."""
+    name = settings.function.partition(":")[0]
+    waiting, found = [name], dict[str, str]()
+    while waiting:
+        module = waiting.pop()
+        spec = _spec(module)
+        origin = None if spec is None else spec.origin
+        ours = module.partition(".")[0] == name.partition(".")[0] or not _installed(origin)
+        if module not in found and origin is not None and origin.endswith(".py") and ours:
+            found[module] = origin
+            package = module if spec and spec.submodule_search_locations else module.rpartition(".")[0]
+            waiting += [*_imports(Path(origin), package), *([package] if package else [])]
+    return sorted(found.values())
+
+
+def _spec(module: str) -> ModuleSpec | None:
     search: list[str] | None = [*sys.path, str(Path.cwd())]
     spec = None
-    for part in settings.function.partition(":")[0].split("."):
+    for part in module.split("."):
         spec = PathFinder.find_spec(part, search)
         if spec is None:
-            return []
+            return None
         search = None if spec.submodule_search_locations is None else [*spec.submodule_search_locations]
-    return [] if spec is None or spec.origin is None else [spec.origin]
+    return spec
+
+
+def _installed(origin: str | None) -> bool:
+    """Whether a module is Python's own, or was installed: another version of it is another environment."""
+    places = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return origin is None or any(Path(origin).is_relative_to(place) for place in places)
+
+
+def _imports(file: Path, package: str) -> list[str]:
+    """What a file may import, as absolute names; of `from a import b`, both a and a.b."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, ValueError, SyntaxError, RecursionError):
+        return []  # whoever calls it is told
+    names = list[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            start = ".".join([*above, *([node.module] if node.module else [])])
+            names += [start, *(f"{start}.{alias.name}" for alias in node.names)] if start else []
+    return names
 
 
 def checked(judge: Judge, prompts: Sequence[Prompt], responses: Sequence[Any]) -> list[float]:

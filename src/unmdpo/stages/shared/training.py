@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from unmdpo.core.errors import UnmdpoWarning, UserError
-from unmdpo.core.files import write_json
+from unmdpo.core.files import SEAL, read_sealed, with_seal, write_json
 from unmdpo.core.settings import SEED
 from unmdpo.engine.adapters import add_lora
 from unmdpo.engine.cost import forward_flops, spare_memory, training_passes
@@ -170,7 +170,7 @@ def prove_in(job: Job[Any], scorer: PairScorer) -> Notes:
     else:
         known = prove(scorer, pairs, job.compute.token_budget)
         if place is not None and ranks.first:
-            write_json(place, asdict(known))
+            write_json(place, with_seal(asdict(known)))
     return known.notes
 
 
@@ -202,8 +202,9 @@ def _kernel_versions() -> dict[str, str]:
 
 
 def _read(place: Path) -> Proof | None:
-    """A proof that cannot be read is made again."""
+    """A proof that is not exactly what was written is made again."""
     try:
-        return Proof(**json.loads(place.read_text("utf-8")))
-    except (OSError, ValueError, TypeError):
+        content = read_sealed(place) or {}
+        return Proof(**{name: value for name, value in content.items() if name != SEAL})
+    except (OSError, TypeError):
         return None
