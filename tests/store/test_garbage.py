@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from tests.worlds.pipeline import recipe
 from unmdpo.cli import app
 from unmdpo.core.errors import UserError
-from unmdpo.core.files import check_new
+from unmdpo.core.files import check_outside_stores
 from unmdpo.execute import execute
 from unmdpo.results.run import open_run
 from unmdpo.store.artifact import Artifact
@@ -98,8 +98,8 @@ def test_nothing_is_written_among_results(folder, tmp_path):
     run = execute(open_run(recipe(folder), Store(store)), until="comparisons")
     inside = run.artifact("comparisons").path / "mine"
     with pytest.raises(UserError, match="lies in the store"):
-        check_new(inside)
-    check_new(store / "mine")
+        check_outside_stores(inside)
+    check_outside_stores(store / "mine")
 
 
 def test_nothing_is_removed_behind_a_link(folder, tmp_path):

@@ -44,6 +44,7 @@ def train(
 ) -> None:
     """Train a reward model on preference pairs, and measure it on prompts it has not seen."""
     from unmdpo.core.errors import Stopped
+    from unmdpo.core.files import check_outside_stores
     from unmdpo.core.settings import resolve
     from unmdpo.data import DataRef, PairRule, SourceSettings
     from unmdpo.data.bad import limit_of
@@ -54,6 +55,7 @@ def train(
     from unmdpo.execute.progress import Lines
     from unmdpo.stages.shared.judge_training import train_judge
 
+    check_outside_stores(folder)
     base = ModelSource(path=model)
     check_model(base)
     given = {"pairs": pairs} if most is None else {"pairs": pairs, "most": most}

@@ -46,8 +46,7 @@ def check_outside_stores(path: Path) -> None:
 
 
 def check_new(folder: Path) -> None:
-    """Refuses a place where something is, and any in a store; an empty folder may be filled."""
-    check_outside_stores(folder)
+    """Refuses a place where something is; an empty folder may be filled."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder}: already exists; name a new folder")
 

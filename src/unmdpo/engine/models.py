@@ -187,15 +187,18 @@ NOISE = re.compile("drop|jitter")  # in the names of what makes training random
 
 
 def disable_dropout(model: PreTrainedModel) -> None:
-    """A policy is compared with a reference that drops nothing, and at the start it should equal it. Adapters keep
-    their own dropout."""
+    """A policy is compared with a reference that drops nothing, and at the start it should equal it. Some layers read
+    their configuration each time, so it says so too, and is saved as such. Adapters keep their own dropout."""
     for name, module in model.named_modules():
         if "lora_dropout" in name:
             continue
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-        for setting in [key for key, value in vars(module).items() if NOISE.search(key) and isinstance(value, float)]:
-            setattr(module, setting, 0.0)
+        config = getattr(module, "config", None)
+        for owner in (module, config) if isinstance(config, PreTrainedConfig) else (module,):
+            for setting in [key for key, value in vars(owner).items() if NOISE.search(key)]:
+                if isinstance(getattr(owner, setting), float):
+                    setattr(owner, setting, 0.0)
 
 
 def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from unmdpo.core.errors import UserError, disk_problem
-from unmdpo.core.files import check_new, replacing, sha256
+from unmdpo.core.files import check_new, check_outside_stores, replacing, sha256
 from unmdpo.engine.adapters import is_adapter
 from unmdpo.engine.folder import CARD, CHECKSUMS
 from unmdpo.engine.inference.judges import kind_of
@@ -33,6 +33,7 @@ print(tokenizer.decode(model.generate(**tokens, max_new_tokens=512)[0], skip_spe
 
 def export_policy(run: Run, policy: str, folder: Path, *, adapter: bool = False, licence: str | None = None) -> Path:
     """Copies a policy to a new folder, checked file by file, with its card."""
+    check_outside_stores(folder)
     check_new(folder)
     source = _files(run, policy, adapter)
     card = (source / CARD).read_text("utf-8")

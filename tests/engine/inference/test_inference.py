@@ -11,9 +11,11 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
     LlamaConfig,
+    LlamaForCausalLM,
     LlamaForSequenceClassification,
 )
 
+from tests.worlds.families import build
 from tests.worlds.models import TINY, tiny, word_tokenizer
 from unmdpo.core.errors import UserError
 from unmdpo.data.identity import Message
@@ -118,6 +120,38 @@ def test_generation_equals_a_slow_greedy_loop(kind, encoder):
     assert rest == batches[2:]
 
 
+def test_a_long_prompt_does_not_shorten_its_neighbours_answers(encoder):
+    """Context 64: one prompt leaves 4 tokens for its answer, the other all it may have."""
+    small = LlamaForCausalLM(LlamaConfig(**(TINY | {"max_position_embeddings": 64, "eos_token_id": None}))).eval()
+    texts = [" ".join(["w1"] * 57), "w2 w3", "w4"]
+    asked = [(Message("user", text),) for text in texts]
+    settings = GenerationSettings(max_new_tokens=32)
+    found = {one.prompt: one for batch in Generator(small, encoder, settings).generate(asked) for one in batch}
+    for place, prompt in enumerate(asked):
+        ((alone,),) = Generator(small, encoder, settings).generate([prompt])
+        assert (found[place].text, found[place].tokens) == (alone.text, alone.tokens)
+    assert found[0].tokens <= 64 - 60
+
+
+def test_answers_end_where_the_template_ends_them(tokenizer, model):
+    """Also if it is neither the tokenizer's nor the model's end token."""
+    other = copy.deepcopy(tokenizer)
+    other.add_special_tokens({"eos_token": "<user>"})
+    other.add_tokens(["<end>"], special_tokens=True)
+    ends = Generator(model, Encoder(other)).ends
+    assert {other.convert_tokens_to_ids(name) for name in ("<end>", "<user>")} <= ends
+
+
+def test_what_was_read_before_changes_nothing(encoder):
+    """Dynamic ropes remember the longest input."""
+    short, long = prompts(3)[1:], [(Message("user", " ".join(["w5"] * 40)),)]
+
+    used = build("llama, dynamic rope")
+    embeddings_of(Embedder(used), encoder, long)
+    expected = embeddings_of(Embedder(build("llama, dynamic rope")), encoder, short)
+    assert torch.equal(embeddings_of(Embedder(used), encoder, short), expected)
+
+
 # --- Judges ---------------------------------------------------------------------------------------
 
 
@@ -207,6 +241,18 @@ def test_the_last_token_is_scored_even_if_it_looks_like_padding(reward_folder, e
             assert score == pytest.approx(float(judge.model(ids).logits[0, 0]), abs=1e-5)
 
 
+def test_a_judge_chooses_its_padding_for_each_call(reward_folder, tmp_path):
+    """A token that the first conversations lacked may end a later one."""
+    shutil.copytree(reward_folder, tmp_path / "judge")
+    config = json.loads((tmp_path / "judge" / "config.json").read_text())
+    (tmp_path / "judge" / "config.json").write_text(json.dumps(config | {"pad_token_id": None}))
+    template = "{% for m in messages %}{{ m.content }} {% endfor %}"
+    used, fresh = (RewardModel(ModelSource(path=str(tmp_path / "judge"), template=template)) for _ in range(2))
+    asked = [(Message("user", "w1 w2 w3"),), (Message("user", "w1"),)]
+    used(asked, ["w2", "w3"])  # <pad> is not in these
+    assert used(asked, ["w2 <pad>", "w3 w4 <pad>"]) == fresh(asked, ["w2 <pad>", "w3 w4 <pad>"])
+
+
 def test_a_missing_judge_is_said(tmp_path):
     with pytest.raises(UserError, match=r"of '.*nowhere' could not be loaded"):
         RewardModel(ModelSource(path=str(tmp_path / "nowhere")))
@@ -235,6 +281,7 @@ def test_a_judge_package_that_exits_when_it_is_imported_ends_only_itself(tmp_pat
     )
     monkeypatch.chdir(tmp_path)
     settings = FunctionSettings(function="leaver.judge:score")
-    assert function_files(settings) == [str(tmp_path / "leaver" / "judge.py")]  # found without importing anything
+    files = [str(tmp_path / "leaver" / name) for name in ("__init__.py", "judge.py")]
+    assert function_files(settings) == files  # found without importing anything
     with pytest.raises(UserError, match=r"judge function 'leaver\.judge:score': SystemExit: 0"):
         check_function(settings)

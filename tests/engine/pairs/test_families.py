@@ -120,6 +120,15 @@ def test_dynamic_rope_does_not_remember():
                 assert torch.allclose(log_prob, one_by_one(build(DYNAMIC), [apart])[0, 0], atol=1e-3)
 
 
+def test_dropout_that_is_read_from_the_configuration():
+    model = build("falcon", hidden_dropout=0.5, attention_dropout=0.5)
+    scorer = PairScorer(model)
+    assert proven(scorer).layout != "single"
+    model.train()
+    first, second = (scorer(scorer.prepare(PAIRS, 256)) for _ in range(2))
+    assert torch.equal(first, second)
+
+
 def test_a_head_with_a_bias():
     model = build("llama")
     model.lm_head = torch.nn.Linear(32, 64, bias=True)

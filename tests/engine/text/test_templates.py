@@ -207,6 +207,7 @@ def test_a_template_that_changes_words_keeps_the_response():
         ("{{ 1 / 0 }}", "division by zero"),
         ("Hello", "does not write what the user says"),
         ("", "does not write what the user says"),
+        ("{% for m in messages[::-1] %}{{ m.content }}\n{% endfor %}", "writes the prompt after the response"),
     ],
 )
 def test_a_template_that_cannot_be_used_is_reported_before_any_work(text, told):

@@ -16,6 +16,7 @@ from unmdpo.data.identity import Prompt
 from unmdpo.engine.inference.padding import padding_is_harmless, shortest_and_longest
 from unmdpo.engine.models import body
 from unmdpo.engine.pairs.padding import alike, padded
+from unmdpo.engine.pairs.rope import forget_length, rope_limit
 from unmdpo.engine.ranks import Ranks
 from unmdpo.engine.text.encode import CHUNK, Encoder
 from unmdpo.engine.text.encoded import Tokens
@@ -91,13 +92,16 @@ def _tokens(encoder: Encoder, prompts: Sequence[Prompt]) -> list[Tokens]:
 
 def _pass(embedder: Embedder, rows: Sequence[Tokens]) -> Tensor:
     """(n, d). A row by itself goes as the model would have it."""
+    forget_length(embedder.model)  # of the prompts before
     tokens, mask = (each.to(embedder.device) for each in padded(rows, pad_token=0, side="left"))
     found: Tensor = embedder(tokens) if len(rows) == 1 else embedder(tokens, mask)
     return found
 
 
 def _pads(embedder: Embedder, few: Sequence[Tokens]) -> bool:
-    """Whether rows may be padded, tried on a few."""
+    """Whether rows may be padded: not where frequencies depend on the longest row, else tried on a few."""
+    if max(len(row) for row in few) > rope_limit(embedder.model):
+        return False
     alone = torch.cat([_pass(embedder, [row]) for row in few])
     return padding_is_harmless(embedder.model, _pass(embedder, few), alone, "prompts to embed")
 

@@ -21,7 +21,7 @@ from unmdpo.engine.inference.padding import of_one_length, padding_is_harmless, 
 from unmdpo.engine.inference.sampling import Drawing, Picker, seeds_of, uniform_numbers
 from unmdpo.engine.models import longest_input
 from unmdpo.engine.pairs.padding import alike, padded
-from unmdpo.engine.pairs.rope import rope_limit
+from unmdpo.engine.pairs.rope import forget_length, rope_limit
 from unmdpo.engine.ranks import Ranks
 from unmdpo.engine.settings import MAX_NEW_TOKENS, Sampling
 from unmdpo.engine.text.encode import Encoder
@@ -63,7 +63,15 @@ class Generator:
         sampling = self.settings.sampling
         self.seeds = [] if sampling is None else seeds_of(self.rows, sampling.seed)
         lengths = [len(row) + self.settings.max_new_tokens for row in self.rows]
-        return alike(lengths, self.budget) if self._pads(lengths) else of_one_length(lengths, self.budget)
+        pads, room = self._pads(lengths), self._context or max(lengths, default=0)
+        # a long prompt leaves less room for its answer, and must not take it from those beside it
+        crowded, free = ([i for i, length in enumerate(lengths) if (length > room) == over] for over in (True, False))
+        groups = [(crowded, of_one_length), (free, alike if pads else of_one_length)]
+        return [
+            [places[i] for i in members]
+            for places, group in groups
+            for members in group([lengths[i] for i in places], self.budget)
+        ]
 
     def _pads(self, lengths: Sequence[int]) -> bool:
         """Whether rows may be padded: tried on a few, and not where frequencies depend on the longest row."""
@@ -108,6 +116,7 @@ class Generator:
     def _batch(self, members: list[int]) -> list[Generation]:
         tokens, mask = padded([self.rows[i] for i in members], self._pad, "left")
         limit = self._limit(tokens)
+        forget_length(self.model)  # of other batches
         pick = self._picker(members, limit)
         with without_cudnn_attention():
             if self.can_decode:
@@ -152,10 +161,11 @@ class Generator:
         return Generation(place, text, len(row) if end is None else end + 1, finished=end is not None)
 
     def _end_tokens(self) -> set[int]:
-        """Every token that the model or the tokenizer treats as an end."""
+        """Every token that the model, the tokenizer or the chat template treats as an end."""
         configured = getattr(self.model.generation_config, "eos_token_id", None)
         listed = configured if isinstance(configured, list) else [configured]
-        return {token for token in [*listed, self.encoder.tokenizer.eos_token_id] if token is not None}
+        own = [self.encoder.tokenizer.eos_token_id, self.encoder.end_of_turn]
+        return {token for token in [*listed, *own] if token is not None}
 
     @property
     def _pad(self) -> int:

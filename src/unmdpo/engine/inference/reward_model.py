@@ -13,6 +13,7 @@ from unmdpo.engine.inference.judges import Judge, JudgeTraining, RewardModelSett
 from unmdpo.engine.inference.padding import of_one_length, padding_is_harmless, shortest_and_longest
 from unmdpo.engine.models import check_reachable, explaining
 from unmdpo.engine.pairs.padding import alike, padded
+from unmdpo.engine.pairs.rope import forget_length, rope_limit
 from unmdpo.engine.ranks import Ranks
 from unmdpo.engine.settings import ModelSource
 from unmdpo.engine.sharding import open_to_read, weight_shapes
@@ -31,6 +32,7 @@ class RewardModel:
         self.output = _chosen_output(source, label, outputs)
         self.model = open_to_read(source, lambda model: model, AutoModelForSequenceClassification, num_labels=outputs)
         self.model.train(False)
+        self.padding: int | None = self.model.config.pad_token_id
 
     @torch.no_grad()
     def __call__(self, prompts: Sequence[Prompt], responses: Sequence[str | Prompt]) -> list[float]:
@@ -50,26 +52,29 @@ class RewardModel:
 
     def _outputs(self, rows: Sequence[list[int]], pad: int) -> Tensor:
         """(n, outputs). Padded on the right: that is where classifiers look for the last token."""
+        forget_length(self.model)  # of other conversations
         tokens, mask = (each.to(self.model.device) for each in padded(rows, pad, "right"))
         made = self.model(input_ids=tokens, attention_mask=mask)
         found: Tensor = made.logits if getattr(made, "logits", None) is not None else made.score  # in their own code
         return found.view(len(rows), -1).float()
 
     def _pads(self, rows: Sequence[list[int]], pad: int) -> bool:
+        if max(len(row) for row in rows) > rope_limit(self.model):
+            return False
         few = [rows[place] for place in shortest_and_longest([len(row) for row in rows])]
         alone = torch.cat([self._outputs([row], pad) for row in few])
         harmless = padding_is_harmless(self.model, self._outputs(few, pad), alone, "responses to judge")
         return self.ranks.agree(harmless, self.model.device)
 
     def _pad(self, rows: Sequence[Sequence[int]]) -> int:
-        """The token that the model takes for padding. If it has none, one that no conversation contains, since the
-        score is read at the last token that is not padding."""
-        known = self.model.config.pad_token_id
-        if known is None:
-            used = {token for row in rows for token in row}
-            known = next(token for token in range(len(used) + 1) if token not in used)
-            self.model.config.pad_token_id = self.model.config.get_text_config().pad_token_id = known
-        return int(known)
+        """The token that the model takes for padding. If it has none, one that none of these conversations contains,
+        since the score is read at the last token that is not padding."""
+        if self.padding is not None:
+            return int(self.padding)
+        used = {token for row in rows for token in row}
+        unused = next(token for token in range(len(used) + 1) if token not in used)
+        self.model.config.pad_token_id = self.model.config.get_text_config().pad_token_id = unused
+        return unused
 
 
 def _count_outputs(source: ModelSource) -> int:

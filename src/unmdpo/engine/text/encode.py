@@ -232,6 +232,11 @@ class Encoder:
         last = next((i for i in range(len(suffix) - 1, -1, -1) if suffix[i] in special), len(suffix) - 1)
         return suffix[: last + 1]
 
+    @property
+    def end_of_turn(self) -> int | None:
+        """The token with which the template ends what the assistant says, if that is a single one."""
+        return self._end[0]
+
     @cached_property
     def _end(self) -> tuple[int | None, int]:
         """The token that ends the assistant's turn, and how many the template writes after it: the first token after

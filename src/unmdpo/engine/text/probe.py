@@ -24,9 +24,9 @@ class _Generation(Extension):
         return caller()
 
 
-def render(template: str, word: str, arguments: Mapping[str, Any], most: int) -> bool:
-    """Whether the template writes what the user says, in an environment like Transformers' own and in at most so many
-    characters."""
+def problem(template: str, word: str, arguments: Mapping[str, Any], most: int) -> str:
+    """What is wrong with how the template writes a word and an answer, in an environment like Transformers' own and in
+    at most so many characters; empty if nothing is."""
 
     def refuse(message: str) -> None:
         raise TemplateError(message)
@@ -35,10 +35,21 @@ def render(template: str, word: str, arguments: Mapping[str, Any], most: int) ->
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
     environment.globals |= {"raise_exception": refuse, "strftime_now": lambda pattern: pattern}
-    asked = [{"role": "user", "content": word}]
-    text = environment.from_string(template).render(
-        messages=asked, add_generation_prompt=True, tools=None, documents=None, **arguments
-    )
-    if len(text) > most:
-        raise ValueError(f"it writes {len(text):,} characters for a conversation of {len(word)}")
-    return word in text
+    compiled, answer = environment.from_string(template), word[::-1]
+    asked, answered = [{"role": "user", "content": word}], {"role": "assistant", "content": answer}
+
+    def written(messages: list[dict[str, str]], prefix: bool) -> str:
+        text = compiled.render(
+            messages=messages, add_generation_prompt=prefix, tools=None, documents=None, **arguments
+        )
+        if len(text) > most:
+            raise ValueError(f"it writes {len(text):,} characters for a conversation of {len(word)}")
+        return text
+
+    if word not in written(asked, True):
+        return "does not write what the user says"
+    try:
+        whole = written([*asked, answered], False)
+    except TemplateError:  # whoever needs answers in it is told
+        return ""
+    return "writes the prompt after the response" if -1 < whole.find(answer) < whole.find(word) else ""

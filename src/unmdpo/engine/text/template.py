@@ -123,12 +123,12 @@ class ChatTemplate:
         """Renders a word in a process of its own: a template that never ends is better met here than in training."""
         arguments = {**self.tokenizer.special_tokens_map, **self.arguments}
         who = f"the chat template of {self.name}"
-        writes = isolated(
-            "unmdpo.engine.text.probe:render", self.text, PROBE, arguments, ALLOWANCE,
+        problem = isolated(
+            "unmdpo.engine.text.probe:problem", self.text, PROBE, arguments, ALLOWANCE,
             who=who, seconds=PATIENCE, memory=MEMORY, advice=ANOTHER,
         )  # fmt: skip
-        if not writes:
-            raise UserError(f"{who} does not write what the user says; {ANOTHER}")
+        if problem:
+            raise UserError(f"{who} {problem}; {ANOTHER}")
 
     @cached_property
     def frame(self) -> Frame:
