@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from unmdpo.core.errors import UserError
-from unmdpo.engine.inference.endpoints import Endpoint
+from unmdpo.engine.inference.endpoints import Endpoint, secret_of
 from unmdpo.engine.inference.harness import check_tasks
 from unmdpo.engine.inference.judges import TrainedJudge, kind_of
 from unmdpo.engine.models import check_reachable
@@ -88,7 +88,8 @@ def outside(run: Pipeline, wanted: Sequence[str]) -> list[str]:
     absent = {key: path for key, path in missing_places(run.recipe).items() if judging or not key.startswith(JUDGE)}
     found = [f"{key}: there is no file or folder '{path}'" for key, path in absent.items()]
     found += missing_packages(run.recipe, judging)
-    checks: list[Callable[[], None]] = [partial(check_ranks, run.recipe), partial(check_login, run.recipe)]
+    checks: list[Callable[[], object]] = [partial(check_ranks, run.recipe), partial(check_login, run.recipe)]
+    checks += [partial(secret_of, server) for server in _servers(run.recipe)]
     models = {"model.path": run.recipe.model, "pilots.model.path": run.recipe.pilots.model}
     reference = run.recipe.reference
     models |= {f"evaluation.answers.{name}.path": model for name, model in _models_elsewhere(run.recipe).items()}
@@ -164,7 +165,7 @@ def _models_elsewhere(recipe: Recipe) -> dict[str, ModelSource]:
     return {name: model for name, model in given.items() if isinstance(model, ModelSource)}
 
 
-def _problems(checks: Sequence[Callable[[], None]]) -> Iterator[str]:
+def _problems(checks: Sequence[Callable[[], object]]) -> Iterator[str]:
     for check in checks:
         try:
             check()
@@ -180,12 +181,8 @@ def missing_packages(recipe: Recipe, judging: bool) -> list[str]:
     models = [recipe.model, *_models_elsewhere(recipe).values()]
     models += [] if recipe.pilots.model is None else [recipe.pilots.model]
     used = [judge for key, judge in judges(recipe).items() if judging or not key.startswith(JUDGE)]
-    asked = any(kind_of(judge).pairwise for judge in used)
+    asked = any(kind_of(judge).pairwise for judge in used) or any(_servers(recipe))
     adapted = any(isinstance(judge, TrainedJudge) and judge.train.lora for judge in used)
-    evaluation = recipe.evaluation
-    if evaluation is not None:
-        asked |= isinstance(evaluation.generator, Endpoint)
-        asked |= any(isinstance(who, Endpoint) for who in evaluation.answers.values())
     needed = {
         ("peft", "lora", "an adapter"): bool(adapters) or adapted,
         ("bitsandbytes", "qlora", "adapter.four_bit"): any(adapter.four_bit for adapter in adapters),
@@ -199,6 +196,14 @@ def missing_packages(recipe: Recipe, judging: bool) -> list[str]:
         for (module, extra, what), is_needed in needed.items()
         if is_needed and importlib.util.find_spec(module) is None
     ]
+
+
+def _servers(recipe: Recipe) -> list[Endpoint]:
+    """That answer prompts."""
+    rounds = [policy.after.generator for policy in recipe.policies.values() if policy.after is not None]
+    evaluation = recipe.evaluation
+    others = [] if evaluation is None else [evaluation.generator, *evaluation.answers.values()]
+    return [server for server in (*rounds, *others) if isinstance(server, Endpoint)]
 
 
 def check_login(recipe: Recipe) -> None:

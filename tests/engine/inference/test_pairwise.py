@@ -9,6 +9,7 @@ import math
 import os
 from http.server import BaseHTTPRequestHandler
 from typing import ClassVar
+from urllib.parse import urlsplit
 
 import pytest
 from openai.types.chat import ChatCompletion
@@ -99,6 +100,8 @@ def test_recipes_say_one_judge_whole(given):
 @pytest.mark.skipif("UNMDPO_TEST_ENDPOINT" not in os.environ, reason="no server is named")
 def test_a_run_is_judged_by_a_real_server(tmp_path, monkeypatch):
     monkeypatch.setenv("A_SECRET", "sk-never-written")
+    host = urlsplit(os.environ["UNMDPO_TEST_ENDPOINT"]).hostname
+    monkeypatch.setenv("UNMDPO_ALLOW_KEYS", f"A_SECRET@{host}")
     folder = world(tmp_path)
     judge = {
         "endpoint": os.environ["UNMDPO_TEST_ENDPOINT"],

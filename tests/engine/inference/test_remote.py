@@ -86,6 +86,7 @@ def texts(run, name):
 
 def test_a_hosted_opponent_answers_the_panel(tmp_path, server, monkeypatch):
     monkeypatch.setenv("HOSTED_KEY", "sk-secret")
+    monkeypatch.setenv("UNMDPO_ALLOW_KEYS", "OTHER@example.com,HOSTED_KEY@127.0.0.1")
     folder, hosted = world(tmp_path), {"endpoint": server, "model": "large", "key": "HOSTED_KEY"}
     run = execute(opened(folder, answers={"hosted": hosted}), until="judgement[hosted,one]")
     prompts = run.panel("one").prompts

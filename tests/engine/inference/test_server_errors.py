@@ -1,5 +1,6 @@
 """Servers that answer anything: one sentence, that never repeats the key."""
 
+import base64
 import json
 from http.server import BaseHTTPRequestHandler
 from typing import ClassVar
@@ -7,13 +8,17 @@ from typing import ClassVar
 import pytest
 
 from tests.worlds.models import word_tokenizer
+from tests.worlds.pipeline import recipe, world
 from tests.worlds.servers import served_by
 from unmdpo.core.errors import UserError
 from unmdpo.data.identity import Message
-from unmdpo.engine.inference.endpoints import Endpoint, redacted
+from unmdpo.engine.inference.endpoints import Endpoint, secret_of, shown
 from unmdpo.engine.inference.judges import EndpointSettings
 from unmdpo.engine.inference.pairwise import PairwiseJudge, Question
 from unmdpo.engine.inference.remote import RemoteGenerator
+from unmdpo.execute import execute
+from unmdpo.results.run import open_run
+from unmdpo.store.store import Store
 
 pytest.importorskip("openai")
 SECRET = "sk-very-secret"
@@ -79,6 +84,7 @@ def address():
 @pytest.fixture(autouse=True)
 def key(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    monkeypatch.setenv("UNMDPO_ALLOW_KEYS", "OPENAI_API_KEY@127.0.0.1")
 
 
 def told(ask):
@@ -92,24 +98,24 @@ def told(ask):
 @pytest.mark.parametrize("case", ODD)
 def test_odd_answers_are_reported(address, case):
     Odd.reply = ODD[case]
-    generator = RemoteGenerator(Endpoint(endpoint=address, model="m"), word_tokenizer(), 5)
+    generator = RemoteGenerator(Endpoint(endpoint=address, model="m", key="OPENAI_API_KEY"), word_tokenizer(), 5)
     told(lambda: list(generator.generate([PROMPT])))
 
 
 @pytest.mark.parametrize("case", ODD_JUDGES)
 def test_odd_verdicts_are_reported(address, case):
     Odd.reply = ODD_JUDGES[case]
-    judge = PairwiseJudge(EndpointSettings(endpoint=address, model="m"))
+    judge = PairwiseJudge(EndpointSettings(endpoint=address, model="m", key="OPENAI_API_KEY"))
     told(lambda: list(judge.answers([Question(PROMPT, "abc", "yes", "no")], seed=1)))
 
 
 def test_plain_answers_are_taken(address):
     Odd.reply = (200, completion("fine"))
-    generator = RemoteGenerator(Endpoint(endpoint=address, model="m"), word_tokenizer(), 5)
+    generator = RemoteGenerator(Endpoint(endpoint=address, model="m", key="OPENAI_API_KEY"), word_tokenizer(), 5)
     ((answer,),) = generator.generate([PROMPT])
     assert answer.text == "fine"
     Odd.reply = (200, completion("A", likely(("A", -0.1), ("B", -2.4))))
-    judge = PairwiseJudge(EndpointSettings(endpoint=address, model="m"))
+    judge = PairwiseJudge(EndpointSettings(endpoint=address, model="m", key="OPENAI_API_KEY"))
     ((place, preferred),) = judge.answers([Question(PROMPT, "abc", "yes", "no")], seed=1)
     assert place == 0
     assert 0 < preferred < 1
@@ -122,8 +128,41 @@ def test_no_key_is_part_of_an_address(place):
             kind(endpoint=place, model="m")
 
 
-def test_a_word_that_is_no_secret_is_not_cut_out_of_messages(monkeypatch):
-    monkeypatch.setenv("SOME_KEY", "none")
-    assert redacted("none of the models is loaded", "SOME_KEY") == "none of the models is loaded"
+HERE = Endpoint(endpoint="http://localhost:8000/v1", model="m", key="SOME_KEY")
+
+
+def test_nothing_is_shown_of_a_server_that_was_sent_a_key(monkeypatch):
+    """Which it may repeat as it likes: in base64, or without its ends."""
+    assert shown("none of the models is loaded", HERE) == "none of the models is loaded"
     monkeypatch.setenv("SOME_KEY", SECRET)
-    assert SECRET not in redacted(f"bad key {SECRET}", "SOME_KEY")
+    monkeypatch.setenv("UNMDPO_ALLOW_KEYS", "SOME_KEY@localhost")
+    for said in (SECRET, base64.b64encode(SECRET.encode()).decode(), SECRET[1:-1]):
+        assert shown(f"bad key {said}", HERE) == "not shown, since the server was sent a key"
+
+
+def test_keys_are_sent_where_they_belong_or_where_the_user_says(monkeypatch):
+    monkeypatch.delenv("UNMDPO_ALLOW_KEYS")
+    openai = Endpoint(endpoint="https://api.openai.com/v1", model="m")
+    assert secret_of(HERE) is None
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    assert secret_of(openai) == SECRET
+    assert secret_of(Endpoint(endpoint="http://localhost:8000/v1", model="m")) is None  # nobody asked for it
+    monkeypatch.setenv("SOME_KEY", SECRET)
+    elsewhere = openai.model_copy(update={"key": "SOME_KEY"}), HERE.model_copy(update={"key": "OPENAI_API_KEY"})
+    for stolen in (HERE, *elsewhere):
+        with pytest.raises(UserError, match="export UNMDPO_ALLOW_KEYS="):
+            secret_of(stolen)
+    monkeypatch.setenv("UNMDPO_ALLOW_KEYS", "SOME_KEY@localhost")
+    assert secret_of(HERE) == SECRET
+
+
+def test_a_recipe_that_wants_a_key_elsewhere_stops_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    folder = world(tmp_path)
+    stealing = {"endpoint": "http://127.0.0.1:1/v1", "model": "m", "key": "AWS_SECRET_ACCESS_KEY"}
+    described = recipe(folder).model_dump()["evaluation"]
+    for evaluation in (described | {"judge": stealing}, described | {"generator": stealing}):
+        run = open_run(recipe(folder, evaluation=evaluation), Store(folder / "store"))
+        with pytest.raises(UserError, match="wants to send what the variable AWS_SECRET_ACCESS_KEY holds to 127"):
+            execute(run)
+        assert not run.finished.keys() & {"encoded", "policy[dpo]"}

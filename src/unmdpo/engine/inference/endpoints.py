@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Self, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import Field
 
@@ -19,8 +20,15 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 ADDRESS = r"^https?://[^@?#\s]+$"  # keys and passwords belong in the environment
 SHOWN = 300  # characters
-SHORTEST = 8  # characters of a secret: servers that want none are given any word, which may be anywhere in a message
 ODD = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)  # of reading what has another shape
+ALLOWED = "UNMDPO_ALLOW_KEYS"
+USUAL = {  # host → the variable that its provider's own client reads
+    "api.openai.com": "OPENAI_API_KEY", "api.anthropic.com": "ANTHROPIC_API_KEY", "api.mistral.ai": "MISTRAL_API_KEY",
+    "generativelanguage.googleapis.com": "GEMINI_API_KEY", "api.groq.com": "GROQ_API_KEY", "api.x.ai": "XAI_API_KEY",
+    "openrouter.ai": "OPENROUTER_API_KEY", "api.deepseek.com": "DEEPSEEK_API_KEY",
+    "api.together.xyz": "TOGETHER_API_KEY", "api.fireworks.ai": "FIREWORKS_API_KEY",
+    "router.huggingface.co": "HF_TOKEN", "integrate.api.nvidia.com": "NVIDIA_API_KEY",
+}  # fmt: skip
 
 
 class Vllm(Strict):
@@ -32,17 +40,32 @@ class Endpoint(Strict):
 
     endpoint: str = Field(pattern=ADDRESS, description="URL of an OpenAI-compatible API, without any key")
     model: str = Field(description="the model's name at the endpoint; {policy} is replaced by the policy's name")
-    key: str = Field("OPENAI_API_KEY", description="environment variable with the endpoint's API key")
+    key: str | None = Field(
+        None, description="environment variable with the API key; default: the usual one of the host's provider"
+    )
 
     def naming(self, policy: str) -> Self:
         """The endpoint for one policy."""
         return self.model_copy(update={"model": self.model.replace("{policy}", policy)})
 
 
+def secret_of(settings: Endpoint) -> str | None:
+    """What the variable holds, if there is one. A recipe may come from anywhere, so it cannot send a variable to a
+    host of its choice: that is for the user to allow, outside the recipe."""
+    host = urlsplit(settings.endpoint).hostname or ""
+    name = settings.key or USUAL.get(host)
+    secret = os.environ.get(name) if name else None
+    if secret and USUAL.get(host) != name and f"{name}@{host}" not in os.environ.get(ALLOWED, "").split(","):
+        raise UserError(
+            f"the recipe wants to send what the variable {name} holds to {host}. If you trust both, allow it: "
+            f"export {ALLOWED}={name}@{host}"
+        )
+    return secret or None
+
+
 @contextlib.contextmanager
-def explain_errors(who: str, key: str, advice: str = "") -> Iterator[None]:
-    """Explains a server that does not answer, or not in the shape that was asked for. `key` names the environment
-    variable with the secret, which no message repeats."""
+def explain_errors(settings: Endpoint, who: str, advice: str = "") -> Iterator[None]:
+    """Explains a server that does not answer, or not in the shape that was asked for."""
     from openai import OpenAIError  # noqa: PLC0415 - an extra
 
     try:
@@ -50,17 +73,21 @@ def explain_errors(who: str, key: str, advice: str = "") -> Iterator[None]:
     except UserError:
         raise
     except OpenAIError as error:
-        raise UserError(f"{who} did not answer{advice and ' ' + advice}: {redacted(error, key)}") from None
+        raise UserError(f"{who} did not answer{advice and ' ' + advice}: {shown(error, settings)}") from None
     except ODD as error:
-        what = f"{type(error).__name__}: {redacted(error, key)}"
+        what = f"{type(error).__name__}: {shown(error, settings)}"
         raise UserError(f"{who} returned an unexpected response ({what})") from None
 
 
-def redacted(what: object, key: str) -> str:
-    """Enough of it for a message."""
-    text, secret = str(what), os.environ.get(key)
-    if secret and len(secret) >= SHORTEST:
-        text = text.replace(secret, "…")
+def shown(what: object, settings: Endpoint) -> str:
+    """Enough of what a server sent for a message; nothing of it if it was sent a key, which it may repeat in any
+    form."""
+    from openai import APIConnectionError  # noqa: PLC0415 - an extra
+
+    if secret_of(settings) is not None and not isinstance(what, APIConnectionError):
+        status = getattr(what, "status_code", None)
+        return f"HTTP status {status}" if isinstance(status, int) else "not shown, since the server was sent a key"
+    text = str(what)
     return printable(text if len(text) <= SHOWN else text[:SHOWN] + "…")
 
 
@@ -70,8 +97,7 @@ def open_client(settings: Endpoint, retries: int = 2) -> "OpenAI":
     except ImportError as error:
         raise UserError("an endpoint needs the OpenAI client: pip install 'unmdpo[endpoint]'") from error
     # local servers need no key, but the client insists on one
-    key = os.environ.get(settings.key) or "none"
-    return OpenAI(base_url=settings.endpoint, api_key=key, max_retries=retries)
+    return OpenAI(base_url=settings.endpoint, api_key=secret_of(settings) or "none", max_retries=retries)
 
 
 def as_they_arrive(asked: Sequence[Q], ask: Callable[[Q], A], workers: int) -> Generator[tuple[int, A]]:

@@ -16,6 +16,7 @@ from unmdpo.core.errors import UserError
 from unmdpo.core.files import expand_home
 from unmdpo.data.arena import share_of_a
 from unmdpo.data.identity import Prompt
+from unmdpo.engine.inference.endpoints import secret_of
 from unmdpo.engine.inference.judges import EndpointSettings
 
 OURS = """Here is a conversation, and two responses to its last message.
@@ -90,6 +91,11 @@ class JudgePrompt:
         if self.steps is not None:
             return "its last verdict from A>>B to B>>A, a slight preference as half of a strong one; in both orders"
         return f"{first}, {second} or tie, alone on its last such line or as the only value of JSON; in both orders"
+
+
+def check_endpoint_judge(settings: EndpointSettings) -> None:
+    prompt_of_judge(settings)
+    secret_of(settings)
 
 
 def prompt_of_judge(settings: EndpointSettings) -> JudgePrompt:

@@ -129,7 +129,7 @@ _ROWS = (
     ),
     JudgeKind(
         "endpoint", "a model behind an OpenAI-compatible API that compares pairs", EndpointSettings, key="endpoint",
-        open=_pairwise_judge, check=_code("judge_prompt:prompt_of_judge"), pairwise=True,
+        open=_pairwise_judge, check=_code("judge_prompt:check_endpoint_judge"), pairwise=True,
         files=lambda settings: [settings.prompt],
     ),
 )  # fmt: skip

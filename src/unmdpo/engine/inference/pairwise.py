@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from unmdpo.core.errors import UserError
 from unmdpo.data.identity import Prompt
-from unmdpo.engine.inference.endpoints import as_they_arrive, explain_errors, open_client, redacted
+from unmdpo.engine.inference.endpoints import as_they_arrive, explain_errors, open_client, shown
 from unmdpo.engine.inference.judge_prompt import prompt_of_judge
 from unmdpo.engine.inference.judges import EndpointSettings
 
@@ -50,7 +50,7 @@ class PairwiseJudge:
     def _preference(self, client: "OpenAI", asked: Question, seed: int) -> float:
         ahead = candidate_is_first(asked.prompt_hash, seed)
         first, second = (asked.candidate, asked.baseline) if ahead else (asked.baseline, asked.candidate)
-        with explain_errors(f"the judge at {self.settings.endpoint}", self.settings.key):
+        with explain_errors(self.settings, f"the judge at {self.settings.endpoint}"):
             completion = client.chat.completions.create(
                 model=self.settings.model,
                 messages=self.prompt.ask(asked.prompt, first, second),
@@ -80,7 +80,7 @@ class PairwiseJudge:
         if not sum(probability) <= 1 + ROUNDING:  # nor NaN
             raise ValueError(f"probabilities of {self.prompt.labels} are {probability}")
         if sum(probability) < LEAST_SHARE:
-            said = redacted(content[0].token, self.settings.key)
+            said = shown(content[0].token, self.settings)
             raise UserError(
                 f"the judge at {self.settings.endpoint} answered {said!r} about prompt "
                 f"{asked.prompt_hash[:12]}…, neither {' nor '.join(self.prompt.labels)}. If the model thinks before "
@@ -92,7 +92,7 @@ class PairwiseJudge:
 def only_choice(completion: Any, settings: EndpointSettings) -> Any:
     choices = getattr(completion, "choices", None)
     if not choices:
-        sent = redacted(completion, settings.key)
+        sent = shown(completion, settings)
         raise UserError(f"the judge at {settings.endpoint} returned an unexpected response: {sent}")
     return choices[0]
 

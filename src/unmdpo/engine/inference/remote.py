@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 from unmdpo.core.errors import UserError
 from unmdpo.data.identity import Prompt, as_chat
-from unmdpo.engine.inference.endpoints import Endpoint, as_they_arrive, explain_errors, open_client, redacted
+from unmdpo.engine.inference.endpoints import Endpoint, as_they_arrive, explain_errors, open_client, shown
 from unmdpo.engine.inference.generate import Generation
 from unmdpo.engine.inference.sampling import seeds_of
 from unmdpo.engine.settings import Sampling
@@ -48,14 +48,14 @@ class RemoteGenerator:
         advice = (
             f"prompt {place} as '{self.server.model}' (answers so far are kept; the same command asks for the rest)"
         )
-        with explain_errors(self.server.endpoint, self.server.key, advice):
+        with explain_errors(self.server, self.server.endpoint, advice):
             completion = client.chat.completions.create(
                 model=self.server.model, max_tokens=self.max_new_tokens, **self._drawn(place), **more
             )
             choices = getattr(completion, "choices", None)
             text = _said(choices[0].message) if choices else None
             if choices is None or not isinstance(text, str):
-                sent = redacted(completion, self.server.key)
+                sent = shown(completion, self.server)
                 raise UserError(f"{self.server.endpoint} returned an unexpected response: {sent}")
             if len(text) > LONGEST * self.max_new_tokens:
                 raise UserError(

@@ -69,7 +69,7 @@ class TextJudge:
         return score, ahead is not None and behind is not None
 
     def _ask(self, client: "OpenAI", prompt: Prompt, first: str, second: str) -> float | None:
-        with explain_errors(f"the judge at {self.settings.endpoint}", self.settings.key):
+        with explain_errors(self.settings, f"the judge at {self.settings.endpoint}"):
             completion = self._completion(client, self.prompt.ask(prompt, first, second))
             found = self.prompt.verdict(only_choice(completion, self.settings).message.content or "")
             self._count(completion, found is None)
