@@ -17,9 +17,10 @@ from typer.core import TyperGroup
 import unmdpo
 from unmdpo.cli import audit, bench, exchange, inspect, judge, lab, look, models, pairs, recipes, run, theory
 from unmdpo.core.errors import Stopped, UnmdpoWarning, UserError, disk_problem, printable, stop
-from unmdpo.core.processes import let_threads_sleep
+from unmdpo.core.processes import keep_streams, let_threads_sleep
 
 LONGEST = 200  # characters of a command's line in the menu
+SCREEN = 4000  # characters of an error
 
 
 class _Group(TyperGroup):
@@ -57,7 +58,8 @@ def _stopped(error: BaseException) -> int:
 
 
 def _print_error(problem: str) -> None:
-    typer.secho(f"error: {printable(problem)}", fg="red", err=True)
+    more = f"… ({len(problem) - SCREEN:,} more characters)" if len(problem) > SCREEN else ""
+    typer.secho(f"error: {printable(problem[:SCREEN])}{more}", fg="red", err=True)
 
 
 app = typer.Typer(
@@ -126,11 +128,12 @@ def main() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background jobs ignore it
         signal.signal(signal.SIGINT, stop)
     let_threads_sleep()
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # bars of libraries make no sense in a file
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without τ shows ? instead of failing
+    keep_streams()
     try:
         app()
     except (KeyboardInterrupt, Stopped) as error:  # before or between commands

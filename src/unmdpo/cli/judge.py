@@ -1,5 +1,6 @@
 """`unmdpo judge`: a judge of one's own."""
 
+import shlex
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -124,7 +125,7 @@ def score(
     typer.echo("left out: " + ", ".join(f"{count:,} {why}" for why, count in lost.items()))
     if done.spent:
         typer.echo(f"spent: {', '.join(f'{count:,} {what}' for what, count in done.spent['spent'].items())}")
-    typer.echo(f"next: unmdpo look {out}")
+    typer.echo(f"next: unmdpo look {shlex.quote(str(out))}")
 
 
 @app.command("test")

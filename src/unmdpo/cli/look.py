@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Annotated
@@ -100,7 +101,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Write over a file that exists.")] = False,
 ) -> None:
     """Write a first recipe for preference data."""
-    from unmdpo.core.errors import UserError
+    from unmdpo.core.errors import UserError, printable
     from unmdpo.core.files import write_text
     from unmdpo.data.load import DataRef
     from unmdpo.recipe import load_recipe
@@ -116,7 +117,9 @@ def init(
         raise UserError(f"{path} exists: choose another name with --out, or write over it with --force")
     write_text(path, draft.text())
     load_recipe(str(path))  # what is printed next should work
-    typer.echo(f"{path}: {draft.comparisons:,} comparisons\nnext: unmdpo plan {path} && unmdpo run {path}")
+    named = shlex.quote(str(path))
+    typer.echo(f"{printable(str(path))}: {draft.comparisons:,} comparisons")
+    typer.echo(f"next: unmdpo plan {named} && unmdpo run {named}")
 
 
 def reading_of(

@@ -1,6 +1,7 @@
 """`unmdpo pairs`: the next round's data, from a policy's own answers."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -76,4 +77,4 @@ def pairs(
         f"{out}: {len(rows):,} comparisons of {notes['prompts']:,} prompts; left out: {notes['ties']:,} ties, "
         f"{notes['same_answers']:,} prompts whose answers were all the same"
     )
-    typer.echo(f"next: unmdpo look {out}")
+    typer.echo(f"next: unmdpo look {shlex.quote(str(out))}")

@@ -1,6 +1,7 @@
 """`unmdpo run`: turns a recipe into trained policies and a table. Also what all commands about runs share."""
 
 import os
+import shlex
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -132,7 +133,7 @@ def _show_policies(run: "Run") -> None:
     others = f" (and {len(names) - 1} more: unmdpo runs)" if len(names) > 1 else ""
     typer.echo(f"policy {policy}: {run.policy(policy)}{others}", err=True)
     for what in ("report {run}", "chat {run} {policy}", "export {run} {policy} FOLDER"):
-        typer.echo(f"next: unmdpo {what.format(run=run.folder, policy=policy)}", err=True)
+        typer.echo(f"next: unmdpo {what.format(run=shlex.quote(str(run.folder)), policy=policy)}", err=True)
 
 
 def show_checks(run: "Run", *, full: bool = True) -> None:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from unmdpo.core.errors import UserError
 STORE = {"artifacts", "locks", "runs"}  # folders by which one of our stores is known
 PARTIAL = ".partial"  # suffix of temporary names
 SEAL = "seal"
+SMALL = 64 * 2**20  # bytes
 
 
 def expand_home(path: str | Path) -> Path:
@@ -135,11 +137,32 @@ def with_seal(content: Mapping[str, Any]) -> dict[str, Any]:
     return rest | {SEAL: hashlib.sha256(as_json(rest).encode()).hexdigest()}
 
 
+def read_small(path: Path) -> str:
+    """The text of a file that should be small. One that is missing is an OSError; what is no such file is a
+    ValueError: reading a pipe would wait for ever."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError(f"{path}: cannot be read: this is not a file")
+    if status.st_size > SMALL:
+        raise ValueError(f"{path}: {status.st_size:,} bytes are too many for such a file")
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 text (byte {error.start})") from error
+
+
+def read_small_json(path: Path) -> Any:
+    try:
+        return json.loads(read_small(path))
+    except RecursionError as error:
+        raise ValueError(f"{path}: this JSON is nested too deeply") from error
+
+
 def read_sealed(path: Path) -> dict[str, Any] | None:
     """What `write_json` wrote of something sealed; None if it is missing or anything else. Other disk errors are
     raised."""
     try:
-        text = path.read_text("utf-8")
+        text = read_small(path)
         content = json.loads(text)
         intact = isinstance(content, dict) and text == as_json(with_seal(content))
     except (FileNotFoundError, ValueError, RecursionError):  # or it contains values that we never write

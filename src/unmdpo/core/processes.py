@@ -18,7 +18,8 @@ import time
 from collections.abc import Callable, Iterator
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
-from typing import Any
+from pathlib import Path
+from typing import Any, TextIO
 
 # `torch.cuda.is_available()` then asks the driver's monitor: no fork could use a GPU after the driver itself was asked
 HARMLESS = "PYTORCH_NVML_BASED_CUDA_CHECK"
@@ -28,6 +29,47 @@ SPINS, POLICY = "GOMP_SPINCOUNT", "OMP_WAIT_POLICY"
 GRACE = 60.0  # seconds that a process may take to end without the one that started it
 FAREWELL = 30.0  # seconds that a program may take to end
 POLL = 0.05
+
+
+class _Patient:
+    """A stream whose reader may leave: what it no longer takes goes nowhere."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with self._left_alone():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._left_alone():
+            self._stream.flush()
+
+    @contextlib.contextmanager
+    def _left_alone(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
+
+
+def keep_streams() -> None:
+    """Output that nobody reads ends no run: `unmdpo run x 2>&1 | head -1`, or a stream that is closed. Descriptors 0
+    to 2 always lead somewhere, so that no file of ours gets one of them."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name) or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - kept open
+        setattr(sys, name, _Patient(stream))
 
 
 def fork_server(preload: str) -> ForkServerContext:

@@ -1,7 +1,6 @@
 """Looks at the files of a model on this disk before anything is loaded from them: a download that was cut, or a clone
 without its large files, is then named by the file, and long before it is needed."""
 
-import json
 from pathlib import Path
 
 from huggingface_hub import HfApi, is_offline_mode
@@ -9,6 +8,7 @@ from safetensors import SafetensorError, safe_open
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from unmdpo.core.errors import UserError
+from unmdpo.core.files import read_small_json
 from unmdpo.engine.settings import ModelSource
 
 WEIGHTS = "*.safetensors"
@@ -55,10 +55,10 @@ def _weights(folder: Path) -> list[Path]:
     if whole.exists():
         return [whole]
     try:
-        shards = json.loads((folder / SAFE_WEIGHTS_INDEX_NAME).read_text("utf-8"))["weight_map"].values()
+        shards = read_small_json(folder / SAFE_WEIGHTS_INDEX_NAME)["weight_map"].values()
         named = sorted({folder / name for name in shards if Path(name).name == name})  # others are refused in loading
         return [path for path in named if path.is_file()]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return sorted(folder.glob(WEIGHTS))  # no index, or one that is refused when weights are loaded
 
 
@@ -70,7 +70,7 @@ def _check_no_pointer(path: Path) -> None:
 def _check_settings(path: Path) -> None:
     """Transformers does without some of them if they cannot be read, and then stops at other tokens."""
     try:
-        is_object = not path.is_file() or isinstance(json.loads(path.read_text("utf-8")), dict)
+        is_object = not path.is_file() or isinstance(read_small_json(path), dict)
     except (ValueError, RecursionError, OSError) as error:
         raise UserError(f"{path} is not a JSON file ({_first_line(error)}); {AGAIN}") from error
     if not is_object:

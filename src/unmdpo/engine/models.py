@@ -1,7 +1,6 @@
 """Loads models and tokenizers from the Hub, a local folder or a GGUF file."""
 
 import contextlib
-import json
 import re
 import warnings
 from collections.abc import Collection, Iterator
@@ -22,6 +21,7 @@ from transformers import (
 )
 
 from unmdpo.core.errors import UnmdpoWarning, UserError
+from unmdpo.core.files import read_small, read_small_json
 from unmdpo.engine.gguf_reader import remember_gguf
 from unmdpo.engine.model_files import AGAIN, check_files, check_hub_weights
 from unmdpo.engine.settings import ModelSource
@@ -129,9 +129,9 @@ def check_shards(folder: Path) -> None:
     """Shards lie beside their index: files elsewhere are not the model's, and no checksum knows them."""
     for index in sorted(folder.glob("*.index.json")) if folder.is_dir() else []:
         try:
-            shards = {*json.loads(index.read_text("utf-8"))["weight_map"].values()}
+            shards = {*read_small_json(index)["weight_map"].values()}
             outside = sorted(name for name in shards if Path(name).name != name)
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise UserError(f"{index}: this is not an index of shards; download the model again") from error
         if outside:
             raise UserError(f"{index} names '{outside[0]}', which is not a file beside it")
@@ -217,9 +217,11 @@ def read_template(template: str) -> str:
     if not template.endswith(".jinja"):
         return template
     try:
-        return Path(template).read_text("utf-8")
+        return read_small(Path(template))
     except OSError as error:
         raise UserError(f"chat template {template}: {error.strerror}") from error
+    except ValueError as error:
+        raise UserError(f"chat template {error}") from error
 
 
 @contextlib.contextmanager

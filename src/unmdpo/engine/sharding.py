@@ -1,7 +1,6 @@
 """Models shared by several ranks: each loads, holds and updates only its part of every weight."""
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
 from unmdpo.core.errors import UserError
+from unmdpo.core.files import read_small_json
 from unmdpo.engine.adapters import BASE, attach
 from unmdpo.engine.models import check_finite, compute_dtype, decoder_layers, explaining, load_model, read_weights
 from unmdpo.engine.ranks import Ranks, local_device
@@ -139,7 +139,7 @@ def _files(source: ModelSource) -> dict[str, Path]:
     more = {"revision": source.revision}
     index = cached_file(source.path, INDEX, _raise_exceptions_for_missing_entries=False, **more)
     if index is not None:
-        names = json.loads(Path(index).read_text("utf-8"))["weight_map"]
+        names = read_small_json(Path(index))["weight_map"]
         paths, _ = get_checkpoint_shard_files(source.path, index, **more)  # type: ignore[no-untyped-call]
         by_name = {Path(path).name: Path(path) for path in paths}
         return {name: by_name[file] for name, file in names.items()}

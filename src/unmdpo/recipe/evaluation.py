@@ -29,7 +29,7 @@ def _who(values: Mapping[str, Any]) -> type[Strict]:
     return ModelSource if "path" in values else Endpoint
 
 
-TaskName = Annotated[str, Field(pattern=r"^[\w().-]+$", max_length=120)]  # as lm-evaluation-harness names them
+TaskName = Annotated[str, Field(pattern=r"^\w[\w().-]*$", max_length=120)]  # as lm-evaluation-harness names them
 AnsweredElsewhere = Annotated[str | Endpoint | ModelSource, chosen_from(_who)]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from unmdpo.core.errors import UserError, did_you_mean
-from unmdpo.core.files import expand_home
+from unmdpo.core.files import expand_home, read_small
 from unmdpo.recipe.document import Document
 from unmdpo.recipe.recipe import Recipe, as_yaml
 
@@ -90,9 +90,9 @@ def _find(name: str) -> Document:
     path = expand_home(name)
     if path.suffix in {".yaml", ".yml"} or os.sep in name:
         try:
-            return Document(path.read_text("utf-8"), name)
-        except UnicodeDecodeError as error:
-            raise UserError(f"{name}: not UTF-8 text (byte {error.start})") from error
+            return Document(read_small(path), name)
+        except ValueError as error:
+            raise UserError(str(error)) from error
         except OSError as error:
             raise UserError(f"{name}: cannot be read: {error.strerror}") from error
     recipes = packaged()

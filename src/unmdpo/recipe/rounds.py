@@ -8,6 +8,7 @@ import yaml
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from unmdpo.core.errors import UserError
+from unmdpo.core.files import read_small
 from unmdpo.core.settings import Count, PanelSize, Place, Strict, plain
 from unmdpo.data.strength import LEVELS, StrengthRule
 from unmdpo.engine.inference.endpoints import Endpoint, Vllm
@@ -66,7 +67,7 @@ def judge_of(text: str) -> JudgeSettings:
         given = {"function": text}
     elif text.endswith((".yaml", ".yml")):
         try:
-            given = yaml.safe_load(Path(text).read_text("utf-8"))
+            given = yaml.safe_load(read_small(Path(text)))
         except (OSError, ValueError, yaml.YAMLError) as error:
             raise UserError(f"{text}: cannot be read as a judge's settings: {error}") from error
     try:

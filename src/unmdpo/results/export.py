@@ -1,13 +1,12 @@
 """A policy for the world outside the store: its files, and a card that says what it is and how it was judged."""
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from unmdpo.core.errors import UserError, disk_problem
-from unmdpo.core.files import check_new, check_outside_stores, replacing, sha256
+from unmdpo.core.files import check_new, check_outside_stores, read_small_json, replacing, sha256
 from unmdpo.engine.adapters import is_adapter
 from unmdpo.engine.folder import CARD, CHECKSUMS
 from unmdpo.engine.inference.judges import kind_of
@@ -37,7 +36,7 @@ def export_policy(run: Run, policy: str, folder: Path, *, adapter: bool = False,
     check_new(folder)
     source = _files(run, policy, adapter)
     card = (source / CARD).read_text("utf-8")
-    for name, expected in json.loads((source / CHECKSUMS).read_text("utf-8")).items():
+    for name, expected in read_small_json(source / CHECKSUMS).items():
         if not (source / name).is_file() or sha256(source / name) != expected:
             raise UserError(f"{source / name} is damaged: unmdpo run … --force '{POLICY_STAGE.stage_name(policy)}'")
     try:

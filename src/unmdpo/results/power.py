@@ -1,10 +1,10 @@
 """What a run can show, from the noise of earlier runs in its store."""
 
-import json
 from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
+from unmdpo.core.files import read_small_json
 from unmdpo.stages.summary import SUMMARY_STAGE
 from unmdpo.stats.power import USUAL, Noise
 from unmdpo.store.store import Store
@@ -31,7 +31,7 @@ def _noises(store: Store) -> Iterator[Noise]:
     """Of every comparison that an earlier run of this store reports."""
     for path in sorted((store.root / "artifacts" / SUMMARY_STAGE.name).glob("*/summary.json")):
         try:
-            panels: dict[str, Any] = json.loads(path.read_text("utf-8"))
+            panels: dict[str, Any] = read_small_json(path)
             for panel in panels.values():
                 for tables in panel["judges"].values():
                     for outcomes in tables["against"].values():

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from unmdpo.core.errors import UserError, did_you_mean
-from unmdpo.core.files import write_text
+from unmdpo.core.files import read_small_json, write_text
 from unmdpo.scale.data import Rows, Units
 from unmdpo.scale.fitting import HeadScale, MapName
 from unmdpo.scale.maps import Activation
@@ -128,7 +128,7 @@ def save_scale(estimator: ScaleEstimator, folder: Path) -> None:
 
 def load_scale(folder: Path) -> ScaleEstimator:
     try:
-        described = json.loads((folder / DESCRIPTION).read_text("utf-8"))
+        described = read_small_json(folder / DESCRIPTION)
         estimator = make_estimator(described["estimator"], described["settings"])
         estimator.restore(load_file(folder / TENSORS))
         estimator.diagnostics_ = described["diagnostics"]

@@ -1,13 +1,13 @@
 """Scales of other runs. A scale is fitted with one τ, m(k), β and kind of log-ratio, and goes with policies that have
 the same."""
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from unmdpo.core.errors import UserError
+from unmdpo.core.files import read_small_json
 from unmdpo.core.settings import Strict
 from unmdpo.objectives.table import OBJECTIVES
 from unmdpo.recipe import Recipe
@@ -56,8 +56,8 @@ def borrowed_scale(recipe: Recipe, store: Store, scale: str, planning: bool) -> 
 def _place_in(record: Path, stage: str) -> str | None:
     """Where another run's stage lies; None if it has none, or its record is damaged."""
     try:
-        place = json.loads(record.read_text("utf-8"))["stages"][stage]["place"]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        place = read_small_json(record)["stages"][stage]["place"]
+    except (OSError, ValueError, LookupError, TypeError):
         return None
     return place if isinstance(place, str) else None
 

@@ -1,7 +1,6 @@
 """A recipe's stages in a store: which are finished, which are wanted, and which artifacts belong together."""
 
 import fnmatch
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from typing import Any, Self
 from transformers.utils.logging import disable_progress_bar
 
 from unmdpo.core.errors import UserError, did_you_mean
-from unmdpo.core.files import remove, write_json, write_text
+from unmdpo.core.files import read_small_json, remove, write_json, write_text
 from unmdpo.engine.ranks import device_name
 from unmdpo.recipe import Recipe
 from unmdpo.stages.borrowed import borrowed_scale
@@ -67,7 +66,7 @@ class Pipeline:
     def superseded(self) -> bool:
         """Whether the last run of this recipe here had finished stages that are to be made again."""
         try:
-            stages = json.loads((self.folder / RECORD).read_text("utf-8"))["stages"]
+            stages = read_small_json(self.folder / RECORD)["stages"]
             former = {name: str(stages[name]["place"]) for name in self.stages if name in stages}
         except (OSError, ValueError, LookupError, TypeError):
             return False

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from unmdpo.core.errors import UserError
-from unmdpo.core.files import file_names, read_sealed, sha256
+from unmdpo.core.files import file_names, read_sealed, read_small_json, sha256
 
 MANIFEST, QUARANTINE = "manifest.json", "quarantine"
 LOG = ".log"  # ends the names of files that are not part of the result
@@ -28,8 +28,8 @@ class Artifact:
     def manifest(self) -> dict[str, Any]:
         """What it says, even if it was changed since."""
         try:
-            manifest = json.loads((self.path / MANIFEST).read_text("utf-8"))
-        except (FileNotFoundError, ValueError, RecursionError):
+            manifest = read_small_json(self.path / MANIFEST)
+        except (FileNotFoundError, ValueError):
             manifest = None
         if not isinstance(manifest, dict):
             raise self._quarantined(MANIFEST)

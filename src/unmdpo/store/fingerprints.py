@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from unmdpo.core.errors import UserError
-from unmdpo.core.files import expand_home, files_below, sha256, write_json
+from unmdpo.core.files import expand_home, files_below, read_small_json, sha256, write_json
 from unmdpo.data.readers.files import data_files
 from unmdpo.store.store import Store
 
@@ -109,8 +109,8 @@ def _read_whole(path: Path) -> str:
 def _remembered(path: Path) -> dict[str, Any]:
     """Nothing, if the file is missing or damaged."""
     try:
-        known = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
+        known = read_small_json(path)
+    except (OSError, ValueError):
         return {}
     return known if isinstance(known, dict) else {}
 

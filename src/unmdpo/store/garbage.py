@@ -1,12 +1,12 @@
 """Finds artifacts that no run refers to, damaged ones in quarantine, and abandoned work."""
 
-import json
 import shutil
 from pathlib import Path
 
 from filelock import Timeout
 
 from unmdpo.core.errors import UserError
+from unmdpo.core.files import read_small_json
 from unmdpo.store.artifact import QUARANTINE
 from unmdpo.store.store import RECORD, WORK, Store
 
@@ -52,10 +52,10 @@ def _referenced(store: Store, without: Path | None) -> set[str]:
         if record.parent == without:
             continue
         try:
-            stages = json.loads(record.read_text("utf-8"))["stages"]
+            stages = read_small_json(record)["stages"]
             kept |= {stage["place"] for stage in stages.values()}
             kept |= {place for stage in stages.values() for place in stage["inputs"].values()}
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise UserError(f"{record}: cannot be read, so nothing is listed as unused: {error}") from error
     return kept
 

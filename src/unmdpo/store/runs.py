@@ -1,12 +1,12 @@
 """The runs of a store: what there is of each, and how to remove one."""
 
-import json
 import shutil
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from unmdpo.core.errors import UserError, did_you_mean
+from unmdpo.core.files import read_small_json
 from unmdpo.store.garbage import discard, folder_size, unreferenced
 from unmdpo.store.store import RECORD, Store
 
@@ -39,9 +39,9 @@ def runs_of(store: Store) -> list[StoredRun]:
     found = []
     for record in (store.root / "runs").glob(f"*/{RECORD}"):
         try:
-            stages = json.loads(record.read_text("utf-8"))["stages"].values()
+            stages = read_small_json(record)["stages"].values()
             places = tuple(str(stage["place"]) for stage in stages)
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
             places = ()
         found.append(StoredRun(store, record.parent, places, record.stat().st_mtime))
     return sorted(found, key=lambda run: run.begun, reverse=True)

@@ -10,6 +10,7 @@ proofs/KEY.json         how a model was shown to be scored right on this kind of
 """
 
 import contextlib
+import fcntl
 import os
 import platform
 import shutil
@@ -41,7 +42,8 @@ class Store:
         return self.root / "proofs"
 
     def prepare(self) -> None:
-        """Creates the folders. Reading does not call this, so reading never creates anything."""
+        """Creates the folders, and tries whether files can be locked there. Reading does not call this, so reading
+        never creates anything."""
         try:
             for name in ("artifacts", "work", "locks", "runs", "proofs"):
                 (self.root / name).mkdir(parents=True, exist_ok=True)
@@ -49,6 +51,12 @@ class Store:
             raise UserError(f"{self.root}: cannot keep a store here: {error.strerror}") from error
         if not os.access(self.root, os.W_OK):
             raise UserError(f"{self.root}: cannot keep a store here: it is not writable")
+        problem = _no_locks(self.root / "locks")
+        if problem:
+            raise UserError(
+                f"{self.root}: cannot keep a store here: its file system cannot lock files ({problem}), so two runs "
+                "would spoil each other's work: name a folder elsewhere (--store), or mount it with locks"
+            )
 
     def find(self, place: str) -> Artifact | None:
         path = self.root / "artifacts" / place
@@ -145,6 +153,19 @@ def _begin_anew(folder: Path) -> None:
             remove(other)
     remove_leftovers(state_of(folder))
     folder.mkdir()
+
+
+@cache
+def _no_locks(folder: Path) -> str:
+    """Why files in this folder cannot be locked; empty if they can."""
+    try:
+        with (folder / ".tried").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return ""  # somebody else tries
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 @cache

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from unmdpo.core.errors import UserError
-from unmdpo.core.files import expand_home
+from unmdpo.core.files import expand_home, read_small
 from unmdpo.data.arena import share_of_a
 from unmdpo.data.identity import Prompt
 from unmdpo.engine.inference.endpoints import secret_of
@@ -113,7 +113,7 @@ def prompt_of_judge(settings: EndpointSettings) -> JudgePrompt:
 
 def _read(path: Path) -> JudgePrompt:
     try:
-        text = path.read_text("utf-8")
+        text = read_small(path)
         values = yaml.safe_load(text) if path.suffix in (".yaml", ".yml") else None
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UserError(f"judge prompt {path}: cannot be read: {error}") from error

@@ -23,6 +23,7 @@ from unmdpo.core.files import (
     file_names,
     put_in_place,
     read_sealed,
+    read_small_json,
     remove,
     sha256,
     sync,
@@ -112,7 +113,7 @@ def _checksums(folder: Path) -> dict[str, str]:
 
 def load_checkpoint(trainer: Trainer, path: Path) -> None:
     """Restores the checkpoint's state into a trainer with the same setup."""
-    described = json.loads((path / DESCRIPTION).read_text("utf-8"))
+    described = read_small_json(path / DESCRIPTION)
     _same_run(described["run"], _run(trainer), path)
     with torch.no_grad():
         for part, tensors in _large_parts(trainer).items():

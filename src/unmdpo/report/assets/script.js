@@ -27,8 +27,9 @@ function sortBy(table, column, down) {
 }
 
 function saveRows(rows, name) {
+  const plain = (text) => (/^[=+\-@\t\r]/.test(text) && Number.isNaN(Number(text)) ? `'${text}` : text); // no formulas
   const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text);
-  const lines = rows.map((row) => row.map((cell) => quoted(String(cell))).join(","));
+  const lines = rows.map((row) => row.map((cell) => quoted(plain(String(cell)))).join(","));
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([lines.join("\n") + "\n"], { type: "text/csv" }));
   link.download = name;

@@ -3,7 +3,6 @@
 Stages save and load through these definitions; file names appear nowhere else.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from unmdpo.core.files import read_lines, write_json, write_lines
+from unmdpo.core.files import read_lines, read_small_json, write_json, write_lines
 from unmdpo.data import Prompt
 from unmdpo.data.parquet import write_parquet
 from unmdpo.data.table import ComparisonTable, prompt_of, prompt_text
@@ -47,7 +46,7 @@ class Panel:
 
     @classmethod
     def read(cls, path: Path) -> "Panel":
-        values = json.loads(path.read_text("utf-8"))
+        values = read_small_json(path)
         prompts = [prompt_of(text) for text in values["prompts"]]
         return cls(values["hashes"], prompts, values["domains"], values["ids"])
 
@@ -124,7 +123,7 @@ def _tensors(name: str, kind: Callable[..., T]) -> ArtifactFile[T]:
 
 
 def _read_json(path: Path) -> Any:
-    return json.loads(path.read_text("utf-8"))
+    return read_small_json(path)
 
 
 def _written_by_the_engine(path: Path, value: object) -> None:

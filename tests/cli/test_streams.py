@@ -1,0 +1,66 @@
+"""Output that nobody reads, long errors, and names that a shell would read otherwise."""
+
+import errno
+import fcntl
+import subprocess
+import sys
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from tests.worlds.pipeline import recipe
+from unmdpo.cli import SCREEN, app
+from unmdpo.core.errors import UserError
+from unmdpo.store.store import Store, _no_locks
+
+WAIT = 240
+
+
+def command(folder, tmp_path):
+    file = tmp_path / "small.yaml"
+    file.write_text(recipe(folder, scales={}, policies={"dpo": {"objective": "dpo"}}, evaluation=None).to_yaml())
+    return [sys.executable, "-m", "unmdpo", "run", str(file), "--store", str(tmp_path / "store")]
+
+
+def test_a_run_goes_on_when_its_reader_leaves(folder, tmp_path):
+    """As in `unmdpo run x 2>&1 | head -1`."""
+    with subprocess.Popen(command(folder, tmp_path), stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as run:
+        assert run.stdout.readline()
+        run.stdout.close()
+        assert run.wait(WAIT) == 0
+    assert [*(tmp_path / "store" / "artifacts" / "policy").glob("*/manifest.json")]
+
+
+def test_a_run_without_streams(folder, tmp_path):
+    quoted = subprocess.list2cmdline(command(folder, tmp_path))
+    assert subprocess.run(["sh", "-c", f"{quoted} >&- 2>&- <&-"], timeout=WAIT, check=False).returncode == 0
+    assert [*(tmp_path / "store" / "artifacts" / "policy").glob("*/manifest.json")]
+
+
+def test_errors_fit_on_a_screen(tmp_path):
+    path = tmp_path / "long.yaml"
+    path.write_text(yaml.safe_dump({"x" * 100_000: 1}))
+    done = CliRunner().invoke(app, ["check", str(path)])
+    assert done.exit_code == 2
+    assert len(done.output) < SCREEN + 200
+
+
+def test_the_next_command_can_be_pasted(folder, tmp_path):
+    out = tmp_path / "my recipe; rm -rf x.yaml"
+    words = ["init", str(folder / "data.jsonl"), "--model", str(folder / "model"), "--out", str(out)]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert f"next: unmdpo plan '{out}' && unmdpo run '{out}'" in done.output
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_refused(tmp_path, monkeypatch, number):
+    def flock(file, how):
+        raise OSError(number, "no locks here")
+
+    _no_locks.cache_clear()
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(UserError, match="cannot lock files \\(no locks here\\)"):
+        Store(tmp_path / "store").prepare()
+    _no_locks.cache_clear()
