@@ -144,12 +144,11 @@ def _rows(run: Run) -> dict[str, dict[Column, Number]]:
                 for policy, number in found.items():
                     rows[policy][column] = number
     for one in task_results(run):
-        if one.policy in rows:
-            column = Column("", Measure(f"{one.task}, {one.metric}, %", _plain(f"{one.task} (%)"), 1))
-            rows[one.policy][column] = Number(one.value)
-            if one.change is not None:
-                since = Measure(f"{one.task}, from initial", rf"\(\Delta\) {_plain(one.task)}", 1, signed=True)
-                rows[one.policy][Column("", since)] = Number(one.change.value, one.change.low, one.change.high)
+        row = rows.setdefault(one.policy, {})  # the initial model has one of its own
+        row[Column("", Measure(f"{one.task}, {one.metric}, %", _plain(f"{one.task} (%)"), 1))] = Number(one.value)
+        if one.change is not None:
+            since = Measure(f"{one.task}, from initial", rf"\(\Delta\) {_plain(one.task)}", 1, signed=True)
+            row[Column("", since)] = Number(one.change.value, one.change.low, one.change.high)
     for policy, seconds in _seconds(run).items():
         rows[policy][Column("", COST)] = Number(seconds)
     return rows
