@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import yaml
 from lm_eval import simple_evaluate
@@ -120,10 +121,28 @@ def test_intervals_by_hand():
     start = {"samples": {str(i): 1.0 for i in range(4)}, "made_with": {"lm-eval": "1"}}
     one = {"samples": {"0": 0.0, "1": 1.0, "2": 0.0, "3": 1.0}, "made_with": {"lm-eval": "1"}}
     found = _change(start, [one])
-    error = 100 * (1 / 3) ** 0.5 / 2  # differences -1, 0, -1, 0
-    assert (found.value, found.high) == pytest.approx((-50.0, -50.0 + 3.1824 * error), abs=0.01)
+    spread = 100 * (4.0 - 4 / 6) ** 0.5 / 5**0.5  # of -1, 0, -1, 0, and of 1 and -1
+    assert found.value == pytest.approx(-50.0)
+    assert found.high - found.value == pytest.approx(2.5706 * spread / 6**0.5, abs=0.01)
+    same = _change(start, [start])
+    assert (same.value, same.high > 30) == (0.0, True)  # four questions prove nothing
     assert _change(start | {"samples": {}}, [one]) is None
     assert _change(start, [one | {"made_with": {"lm-eval": "2"}}]) is None
+
+
+def test_few_questions_prove_little():
+    """Whatever the truth is, the interval covers it in about 95 % of worlds."""
+    rng = np.random.default_rng(3)
+    for n, before, after in ((12, 0.9, 0.9), (40, 0.5, 0.3), (40, 0.98, 0.98), (200, 0.7, 0.65)):
+        covered = 0
+        for _ in range(400):
+            start, one = (
+                {"samples": dict(enumerate((rng.random(n) < share) * 1.0)), "made_with": {}}
+                for share in (before, after)
+            )
+            found = _change(start, [one])
+            covered += found.low <= 100 * (after - before) <= found.high
+        assert covered / 400 > 0.93, (n, before, after)
 
 
 def test_what_was_lost_is_said(run, monkeypatch):

@@ -62,7 +62,13 @@ class Run(Pipeline):
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        return SUMMARY.load(self.artifact(SUMMARY_STAGE.name))
+        """Panel → its numbers; panels and judges in the recipe's order."""
+        made, evaluation = SUMMARY.load(self.artifact(SUMMARY_STAGE.name)), self.recipe.evaluation
+        assert evaluation is not None
+        return {
+            panel: made[panel] | {"judges": {name: made[panel]["judges"][name] for name in evaluation.all_judges}}
+            for panel in evaluation.answered
+        }
 
     def policy(self, name: str) -> Policy:
         """The policy's folder, for `from_pretrained`, which also answers: `generate(["…"])`. Of one training,

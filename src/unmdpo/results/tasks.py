@@ -44,7 +44,9 @@ def task_results(run: Pipeline) -> list[TaskResult]:
 
 
 def _change(start: Mapping[str, Any], scores: Sequence[Mapping[str, Any]]) -> Estimate | None:
-    """The paired difference: the same questions, each seed against the initial model."""
+    """The paired difference: the same questions, each seed against the initial model. The interval is that of two more
+    questions, one won and one lost, so that few questions without any difference are no proof (Agresti and Min
+    2005)."""
     questions = [*start["samples"]]
     same = all((score["made_with"], {*score["samples"]}) == (start["made_with"], {*questions}) for score in scores)
     if not questions or not same:
@@ -52,7 +54,8 @@ def _change(start: Mapping[str, Any], scores: Sequence[Mapping[str, Any]]) -> Es
     differences = 100 * np.array(
         [[score["samples"][name] - start["samples"][name] for name in questions] for score in scores]
     )  # (seeds, questions)
-    value, margin = float(differences.mean()), margin_of_mean(differences)
+    more = np.broadcast_to([100.0, -100.0], (len(differences), 2))
+    value, margin = float(differences.mean()), margin_of_mean(np.hstack([differences, more]))
     return Estimate(value, value - margin, value + margin)
 
 
