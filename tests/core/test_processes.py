@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from unmdpo.core.processes import fork_server
+from unmdpo.core.processes import cores, fork_server
 
 SHOW = "import os, sys; sys.argv = ['unmdpo', '--version']; from unmdpo.cli import main\n"
 SHOW += "try: main()\nexcept SystemExit: print(os.environ.get('GOMP_SPINCOUNT'))"
@@ -24,3 +24,9 @@ def test_threads_that_wait_soon_sleep_unless_the_user_says_otherwise(chosen, exp
 def test_so_do_those_of_workers():
     with fork_server("unmdpo.execute.workers").Pool(1) as pool:
         assert pool.apply(os.getenv, ("GOMP_SPINCOUNT",)) == os.environ["GOMP_SPINCOUNT"]
+
+
+def test_cores_are_counted_where_the_system_does_not_say(monkeypatch):
+    """As on macOS."""
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert cores() == os.cpu_count()

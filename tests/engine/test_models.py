@@ -189,6 +189,13 @@ def test_lora_trains_the_adapter_and_nothing_else(tmp_path):
     assert torch.equal(score(resumed.scorer, data.pairs, 64).nan_to_num(), trained.nan_to_num())
 
 
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings")  # PEFT's, which refuses nothing
+@pytest.mark.parametrize("targets", [["q_proj", "lm_head"], ["embed_tokens"]])
+def test_adapters_beside_the_head_or_embeddings_are_refused(targets):
+    with pytest.raises(UserError, match="adapters beside embeddings or the head are not supported"):
+        add_lora(world()[0], AdapterSettings(rank=4, targets=targets), seed=1)
+
+
 def test_adapters_of_the_last_layers_leave_the_others_as_they_are(tmp_path):
     """And nothing goes back through them, which is what makes such an adapter cheap."""
     model, data = world()

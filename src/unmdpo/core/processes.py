@@ -72,6 +72,12 @@ def keep_streams() -> None:
         setattr(sys, name, _Patient(stream))
 
 
+def cores() -> int:
+    """How many processor cores this process may use; macOS does not say."""
+    allowed = getattr(os, "sched_getaffinity", None)
+    return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
+
+
 def fork_server(preload: str) -> ForkServerContext:
     """The server, started if need be. It imports a module while the caller goes on."""
     context = multiprocessing.get_context("forkserver")

@@ -55,7 +55,9 @@ def add_lora(
         except ValueError as error:
             raise UserError(f"the adapter does not fit the model: {error}; check adapter.targets") from error
     _start(model, seed)
-    if any(len(getattr(module, "lora_embedding_A", ())) for module in model.modules()):
+    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    adapted_head = head is not None and any(True for name, _ in head.named_parameters() if "lora_" in name)
+    if adapted_head or any(len(getattr(module, "lora_embedding_A", ())) for module in model.modules()):
         raise UserError("adapters beside embeddings or the head are not supported: leave them out of adapter.targets")
     if base is not None:
         adapted.peft_config[ADAPTER].base_model_name_or_path = base

@@ -1,7 +1,6 @@
 """Runs stages on this machine: one after another in this process, or several at once in processes of their own, as
 many as fit on the GPUs."""
 
-import os
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -10,6 +9,7 @@ from functools import partial
 import torch
 
 from unmdpo.core.errors import OutOfMemory, UnmdpoWarning, UserError
+from unmdpo.core.processes import cores
 from unmdpo.engine.cost import USABLE
 from unmdpo.execute.gpu_scheduler import Attempt, GpuScheduler, Memory, Need, gpu_memory, gpu_names, need_of
 from unmdpo.execute.mps import shared_gpus
@@ -31,7 +31,7 @@ def default_jobs(ranks: int = 1) -> int:
     """The most stages at once: several on each GPU, as far as they fit, or one per core if there are no GPUs; divided
     by the ranks of a stage."""
     gpus = torch.cuda.device_count()
-    return max(2, PER_GPU * gpus // ranks) if gpus else max(1, len(os.sched_getaffinity(0)) // ranks)
+    return max(2, PER_GPU * gpus // ranks) if gpus else max(1, cores() // ranks)
 
 
 def one_by_one(run: Pipeline, missing: Sequence[str], view: View) -> None:

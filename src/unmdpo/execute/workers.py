@@ -8,7 +8,6 @@ and then no fork of the server can use them: workers are started from nothing th
 import contextlib
 import gc
 import multiprocessing
-import os
 import queue
 import signal
 import time
@@ -26,7 +25,7 @@ import torch
 
 from unmdpo.core.code import Code, call_with
 from unmdpo.core.errors import OutOfMemory, Stopped, UnmdpoWarning, UserError
-from unmdpo.core.processes import deaf_to_interrupts, end_with_parent, fork_server, main_hidden
+from unmdpo.core.processes import cores, deaf_to_interrupts, end_with_parent, fork_server, main_hidden
 from unmdpo.execute.ranks import run_stage
 from unmdpo.recipe import Recipe
 from unmdpo.stages.pipeline import Pipeline, open_pipeline
@@ -75,7 +74,7 @@ class Workers:
         self.environment: Mapping[str, str] = {}  # more variables for each
         self._described = (run.recipe.model_dump_json(), str(run.store.root))
         at_once = min(jobs, 2 * len(gpus)) if gpus else jobs  # on a GPU, seldom more need their cores
-        self._threads = max(1, len(os.sched_getaffinity(0)) // at_once)
+        self._threads = max(1, cores() // at_once)
 
     def spawn_from_now_on(self) -> None:
         """Starts further workers from nothing instead of forking them."""
