@@ -4,6 +4,7 @@ import copy
 
 import pytest
 
+from tests.worlds.models import word_tokenizer
 from tests.worlds.templates import TEMPLATES, TOKENIZERS, tokenizer_like
 from unmdpo.core.errors import DataError, UserError
 from unmdpo.data import Comparison, Message, Origin
@@ -225,3 +226,21 @@ def test_a_template_that_never_ends_is_not_waited_for(monkeypatch):
     )
     with pytest.raises(UserError, match="did not finish within"):
         ChatTemplate(tokenizer).prove()
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "dummy_prefix", "tiktoken_like"])
+def test_text_that_cannot_fit_is_not_tokenized(kind, monkeypatch):
+    """And every text that could fit is."""
+    encoder, seen = Encoder(tokenizer_like(kind, "qwen3"), max_length=40), []
+    most = encoder._most_characters
+    assert 40 < most < 40 * 1000
+    tokenize = encoder.tokenize
+    monkeypatch.setattr(Encoder, "tokenize", lambda self, texts: seen.extend(map(len, texts)) or tokenize(texts))
+    rows = [Comparison((Message("user", "Hi"),), "yes", "no" * count, 1, Origin("here", 1)) for count in (1, 10**6)]
+    short, long = encoder.encode(rows)
+    assert (short.valid, long.valid) == (True, False)
+    assert max(seen) <= most
+
+
+def test_a_tokenizer_that_knows_no_long_words_has_no_limit():
+    assert Encoder(word_tokenizer(), max_length=40)._most_characters == float("inf")

@@ -5,6 +5,7 @@ prefix, and only the response with its end-of-turn token is scored. The prompt's
 answers: a response that would merge with them is tokenized by itself.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,6 +15,7 @@ from itertools import chain, islice, takewhile
 from typing import Any
 
 import numpy as np
+from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerBase
 
 from unmdpo.core.errors import DataError, UserError
@@ -96,7 +98,7 @@ class Encoder:
         with ThreadPoolExecutor(1) as tokenizing:
             before: tuple[list[tuple[Joint, Joint]], Future[list[list[int]]]] | None = None
             while chunk := list(islice(rows, CHUNK)):
-                pairs = [self._joints(comparison) for comparison in chunk]
+                pairs = [self._within(self._joints(comparison)) for comparison in chunk]
                 texts = [text for one, other in pairs for text in (one.prompt, one.whole, other.whole)]
                 texts += [joint.whole[:cut] for joint in chain(*pairs) for cut in chain(*joint.spans)]
                 after = (pairs, tokenizing.submit(self.tokenize, texts))
@@ -124,6 +126,21 @@ class Encoder:
             scored = bool((chosen >= 0).any() and (rejected >= 0).any())
             self.counts[UNWRITTEN] += not scored and len(chosen) > 0 < len(rejected)
             yield EncodedPair(np.array(prompt, dtype=np.int32), chosen, rejected, valid=fits and scored)
+
+    def _within(self, pair: tuple[Joint, Joint]) -> tuple[Joint, Joint]:
+        """Nothing, for texts that are too long whatever their tokens are: megabytes of text would take gigabytes to
+        tokenize."""
+        return (NOTHING, NOTHING) if max(len(joint.whole) for joint in pair) > self._most_characters else pair
+
+    @cached_property
+    def _most_characters(self) -> float:
+        """That can fit, if every token is as long as the longest. Tokenizers that make one token of anything that they
+        do not know have no such limit."""
+        model = getattr(getattr(self.tokenizer, "backend_tokenizer", None), "model", None)
+        splits = isinstance(model, BPE) and not model.fuse_unk
+        if not splits and not getattr(model, "byte_fallback", False):
+            return math.inf
+        return self.max_length * max(map(len, self.tokenizer.get_vocab()), default=1)
 
     def _joints(self, comparison: Comparison) -> tuple[Joint, Joint]:
         """The prompt with either response."""
