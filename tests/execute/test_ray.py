@@ -1,5 +1,6 @@
 """The same recipe on a real Ray cluster, started here: same results, dead workers retried."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from safetensors.torch import load_file
 from tests.worlds.pipeline import judged_by_function, world
 from unmdpo.core.errors import UserError
 from unmdpo.execute import execute
+from unmdpo.execute.ray import _check_answers
 from unmdpo.results.run import open_run
 from unmdpo.results.verify import verify
 from unmdpo.store.store import Store
@@ -43,6 +45,29 @@ def test_a_failed_stage_names_itself_and_leaves_the_others(cluster, folder, tmp_
     with pytest.raises(UserError, match=r"judgement\[dpo,one\]: [\s\S]*out of order"):
         execute(run, executor="ray")
     assert "generation[dpo,one]" in run.finished
+
+
+def test_a_store_that_a_node_does_not_see(cluster, folder, tmp_path, monkeypatch):
+    """Found before anything is done."""
+    monkeypatch.setattr("unmdpo.execute.ray._reads", lambda path: "")
+    run = open_run(judged_by_function(folder, "tests.worlds.judges:longest"), Store(tmp_path / "store"))
+    with pytest.raises(UserError, match="the store is not seen under this path by"):
+        execute(run, executor="ray", until="encoded")
+    assert "encoded" not in run.finished
+    assert not [*(tmp_path / "store").glob(".seen-*")]
+
+
+def test_a_cluster_that_does_not_answer():
+    """One sentence, within seconds."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(UserError, match=f"RAY_ADDRESS={address}: nothing answers there"):
+            _check_answers(address)
+    with pytest.raises(UserError, match="nothing answers there"):
+        _check_answers("ray://no-such-host.invalid:10001")
+    _check_answers("auto")
+    _check_answers("")
 
 
 @pytest.mark.soak  # two ranks by torchrun, and stages by Ray, are quicker

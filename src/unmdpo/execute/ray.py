@@ -6,6 +6,8 @@ Every node must be able to see the store. `RAY_ADDRESS` names the cluster; witho
 """
 
 import os
+import secrets
+import socket
 import tempfile
 import time
 import traceback
@@ -26,6 +28,7 @@ from unmdpo.stages.pipeline import Pipeline, open_pipeline
 from unmdpo.store.store import Store
 
 FULL_GPU = "out of memory: "  # how a rank's problem begins that more room would solve
+ANSWER, SEEN = 10.0, 60.0  # seconds that a cluster, and a look at the store, may take
 STEP = 0.5  # seconds between two looks at whether somebody wants to stop
 RETRIES = 2  # of a stage whose worker died; errors raised by the stage are not retried
 
@@ -39,7 +42,9 @@ def work_on_ray(run: Pipeline, missing: Sequence[str], view: View) -> None:
     if not ray.is_initialized():
         # Ray gives its workers the lowest priority, and on a machine that does anything else they hardly move
         os.environ.setdefault("RAY_worker_niceness", "0")
+        _check_answers(os.environ.get("RAY_ADDRESS", ""))
         ray.init(log_to_driver=False, include_dashboard=False)
+    _check_seen_everywhere(run.store.root.resolve())
     on_gpus = ray.cluster_resources().get("GPU", 0) >= 1  # type: ignore[no-untyped-call]
     retried = ray.remote(max_retries=RETRIES, retry_exceptions=False)
     alone, shared = retried(_work), retried(_work_together)
@@ -89,6 +94,60 @@ def work_on_ray(run: Pipeline, missing: Sequence[str], view: View) -> None:
                     failures[name] = problem
                     view.failed(name, problem)
     raise_failures(failures, waiting)
+
+
+def _check_answers(address: str) -> None:
+    """Ray itself waits for minutes without a word, where nothing answers."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return  # `auto`, or none: Ray looks on this machine
+    try:
+        socket.create_connection((host, int(port)), timeout=ANSWER).close()
+    except OSError as error:
+        raise UserError(
+            f"RAY_ADDRESS={address}: nothing answers there ({error.strerror or error}). Is the cluster up? `ray "
+            "status` asks it; without RAY_ADDRESS, a run starts a cluster on this machine"
+        ) from error
+
+
+def _check_seen_everywhere(root: Path) -> None:
+    """Every node must see the store, under the same path, before hours are spent."""
+    import ray  # noqa: PLC0415 - an extra
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415
+
+    look, word = ray.remote(num_cpus=0)(_reads), secrets.token_hex(8)
+    nodes = {node["NodeID"]: node["NodeManagerHostname"] for node in ray.nodes() if node["Alive"]}  # type: ignore[no-untyped-call]
+    with tempfile.NamedTemporaryFile("w", dir=root, prefix=".seen-") as file:
+        file.write(word)
+        file.flush()
+        asked = {
+            look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(name, soft=False)).remote(file.name): host
+            for name, host in nodes.items()
+        }
+        answered, silent = ray.wait([*asked], num_returns=len(asked), timeout=SEEN)
+        blind = [asked[one] for one in answered if _got(one) != word] + [asked[one] for one in silent]
+    if blind:
+        raise UserError(
+            f"{root}: the store is not seen under this path by {', '.join(sorted(blind))}. It must lie on a file "
+            "system that all nodes share, such as NFS or Lustre; object storage is not one"
+        )
+
+
+def _reads(path: str) -> str:
+    """What the file says; a shared file system may show it a little later."""
+    until = time.monotonic() + ANSWER
+    while not Path(path).is_file() and time.monotonic() < until:
+        time.sleep(STEP)
+    return Path(path).read_text("utf-8") if Path(path).is_file() else ""
+
+
+def _got(reference: Any) -> str | None:
+    import ray  # noqa: PLC0415 - an extra
+
+    try:
+        return str(ray.get(reference))
+    except ray.exceptions.RayError:  # no Python with unmdpo there, or the node is gone
+        return None
 
 
 def _cancel(running: list[Any]) -> None:
