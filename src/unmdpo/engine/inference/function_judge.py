@@ -73,7 +73,7 @@ def _imports(file: Path, package: str) -> list[str]:
     try:
         tree = ast.parse(file.read_bytes())
     except (OSError, ValueError, SyntaxError, RecursionError):
-        return []  # whoever calls it is told
+        return []  # running it shows the error
     names = list[str]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -50,6 +50,6 @@ def problem(template: str, word: str, arguments: Mapping[str, Any], most: int) -
         return "does not write what the user says"
     try:
         whole = written([*asked, answered], False)
-    except TemplateError:  # whoever needs answers in it is told
+    except TemplateError:  # shown where an answer is rendered
         return ""
     return "writes the prompt after the response" if -1 < whole.find(answer) < whole.find(word) else ""
