@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from tests.worlds.pipeline import recipe, world
 from unmdpo.cli import app
 from unmdpo.core.errors import UserError
+from unmdpo.core.files import files_below
 from unmdpo.engine.inference.harness import check_tasks
 from unmdpo.execute import execute
 from unmdpo.recipe import parse_recipe
@@ -53,6 +54,7 @@ def tasks_in(folder):
         "mine_choice": {"task": "mine_choice", **choice},
         "mine_other": {"task": "mine_other", **choice},
         "mine_written": {"task": "mine_written", **written},
+        "mine_tagged": {"task": "mine_tagged", "tag": "mine_tag", **choice},
         "mine_group": {"group": "mine_group", "task": ["mine_choice", "mine_other"], "aggregate_metric_list": mean},
     }
     for name, task in made.items():
@@ -120,14 +122,14 @@ def test_differences_are_paired_and_over_seeds(run):
 def test_intervals_by_hand():
     start = {"samples": {str(i): 1.0 for i in range(4)}, "made_with": {"lm-eval": "1"}}
     one = {"samples": {"0": 0.0, "1": 1.0, "2": 0.0, "3": 1.0}, "made_with": {"lm-eval": "1"}}
-    found = _change(start, [one])
+    found = _change(start, [one], 100)
     spread = 100 * (4.0 - 4 / 6) ** 0.5 / 5**0.5  # of -1, 0, -1, 0, and of 1 and -1
     assert found.value == pytest.approx(-50.0)
     assert found.high - found.value == pytest.approx(2.5706 * spread / 6**0.5, abs=0.01)
-    same = _change(start, [start])
+    same = _change(start, [start], 100)
     assert (same.value, same.high > 30) == (0.0, True)  # four questions prove nothing
-    assert _change(start | {"samples": {}}, [one]) is None
-    assert _change(start, [one | {"made_with": {"lm-eval": "2"}}]) is None
+    assert _change(start | {"samples": {}}, [one], 100) is None
+    assert _change(start, [one | {"made_with": {"lm-eval": "2"}}], 100) is None
 
 
 def test_few_questions_prove_little():
@@ -140,7 +142,7 @@ def test_few_questions_prove_little():
                 {"samples": dict(enumerate((rng.random(n) < share) * 1.0)), "made_with": {}}
                 for share in (before, after)
             )
-            found = _change(start, [one])
+            found = _change(start, [one], 100)
             covered += found.low <= 100 * (after - before) <= found.high
         assert covered / 400 > 0.93, (n, before, after)
 
@@ -150,9 +152,18 @@ def test_what_was_lost_is_said(run, monkeypatch):
         TaskResult("t", "acc", "dpo", 40.0, Estimate(-5.0, -8.0, -2.0)),
         TaskResult("t", "acc", "fine", 43.0, Estimate(-2.0, -5.0, 1.0)),
         TaskResult("t", "acc", "x", 40.0, None),
+        TaskResult(
+            "ppl", "word_perplexity", "dpo", 12.0, Estimate(2.0, 1.0, 3.0), share=False, higher_is_better=False
+        ),
+        TaskResult(
+            "ppl", "word_perplexity", "x", 8.0, Estimate(-2.0, -3.0, -1.0), share=False, higher_is_better=False
+        ),
     ]
     monkeypatch.setattr("unmdpo.results.tasks.task_results", lambda run: found)
-    assert losses(run) == ["t (acc): dpo lost 5.0 points, from 45.0 to 40.0 (95 % interval -8.0 to -2.0)"]
+    assert losses(run) == [
+        "t (acc): dpo lost 5.0 points, from 45.0 to 40.0 (95 % interval -8.0 to -2.0)",
+        "ppl (word_perplexity): dpo lost 2.0, from 10.0 to 12.0 (95 % interval +1.0 to +3.0)",
+    ]
 
 
 def test_the_table_has_them(run):
@@ -162,8 +173,28 @@ def test_the_table_has_them(run):
     assert "mine_group, from initial" in found.output
 
 
+def test_code_of_a_task_leaves_its_key_alone(tmp_path, monkeypatch):
+    """Python keeps what it compiled beside it."""
+    monkeypatch.setattr("sys.dont_write_bytecode", False)
+    folder = tasks_in(tmp_path / "own")
+    (tmp_path / "own" / "helping.py").write_text("def text(doc):\n    return doc['question']\n")
+    task = (tmp_path / "own" / "mine_choice.yaml").read_text()
+    (tmp_path / "own" / "mine_choice.yaml").write_text(
+        task.replace("doc_to_text: '{{question}}'", "doc_to_text: !function helping.text")
+    )
+    before = files_below(tmp_path / "own")
+    check_tasks(["mine_choice"], folder)
+    assert (tmp_path / "own" / "__pycache__").is_dir()
+    assert files_below(tmp_path / "own") == before
+
+
 @pytest.mark.parametrize(
-    ("name", "says"), [("no_such_task", "has no task 'no_such_task'"), ("mine_choice", "cannot be had: .*questions")]
+    ("name", "says"),
+    [
+        ("mine_tag", "is a tag of several tasks"),
+        ("no_such_task", "has no task 'no_such_task'"),
+        ("mine_choice", "cannot be had: .*questions"),
+    ],
 )
 def test_tasks_that_cannot_be_had(tmp_path, name, says):
     folder = tasks_in(tmp_path / "own")

@@ -89,6 +89,9 @@ def test_a_judge_s_modules_belong_to_it(tmp_path, monkeypatch):
         "judging/__init__.py", "judging/scores.py", "judging/words.py", "judging/deep/__init__.py",
         "judging/deep/most.py", "helper.py", "broken.py",
     }  # fmt: skip
+    (package / "deep" / "deeper.py").write_text("def judge(p, r):\n    return r\n")
+    found = function_files(FunctionSettings(function="judging.deep.deeper:judge"))
+    assert {os.path.relpath(file, package) for file in found} == {"__init__.py", "deep/__init__.py", "deep/deeper.py"}
     assert function_files(FunctionSettings(function="no_such.module:judge")) == []
 
 

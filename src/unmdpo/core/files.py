@@ -111,13 +111,14 @@ def apply_umask(folder: Path) -> None:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """Every file below a folder, sorted; without hidden ones, and without stores of ours, whose files are results."""
+    """Every file below a folder, sorted; without hidden ones, those that Python keeps,
+    and stores of ours, whose files are results."""
     found = []
     for parent, folders, names in os.walk(folder):
         if {*folders} >= STORE:
             folders.clear()  # and so is not entered
             continue
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders[:] = [name for name in folders if not name.startswith(".") and name != "__pycache__"]
         found += [Path(parent) / name for name in names if not name.startswith(".")]
     return sorted(path for path in found if path.is_file())
 

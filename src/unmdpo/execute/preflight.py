@@ -37,6 +37,7 @@ from unmdpo.execute.plan import Plan, Sizes, plan, too_large
 from unmdpo.execute.progress import View
 from unmdpo.execute.row_counts import count_rows
 from unmdpo.recipe import Recipe
+from unmdpo.stages.answers import GENERATION_STAGE
 from unmdpo.stages.benchmarks import TASKS_STAGE
 from unmdpo.stages.data import COMPARISONS_STAGE, PANEL_STAGE, VALIDATION_STAGE, read_stage
 from unmdpo.stages.evaluation import JUDGEMENT_STAGE
@@ -89,7 +90,8 @@ def outside(run: Pipeline, wanted: Sequence[str]) -> list[str]:
     found = [f"{key}: there is no file or folder '{path}'" for key, path in absent.items()]
     found += missing_packages(run.recipe, judging)
     checks: list[Callable[[], object]] = [partial(check_ranks, run.recipe), partial(check_login, run.recipe)]
-    checks += [partial(secret_of, server) for server in _servers(run.recipe)]
+    if any(run.stages[name].kind is GENERATION_STAGE and run.find(run.stages[name]) is None for name in wanted):
+        checks += [partial(secret_of, server) for server in _servers(run.recipe)]
     models = {"model.path": run.recipe.model, "pilots.model.path": run.recipe.pilots.model}
     reference = run.recipe.reference
     models |= {f"evaluation.answers.{name}.path": model for name, model in _models_elsewhere(run.recipe).items()}

@@ -28,7 +28,7 @@ from unmdpo.stages.pipeline import Pipeline, open_pipeline
 from unmdpo.store.store import Store
 
 FULL_GPU = "out of memory: "  # how a rank's problem begins that more room would solve
-ANSWER, SEEN = 10.0, 60.0  # seconds that a cluster, and a look at the store, may take
+ANSWER, SEEN = 10.0, 300.0  # seconds that a cluster, and a look at the store, may take
 STEP = 0.5  # seconds between two looks at whether somebody wants to stop
 RETRIES = 2  # of a stage whose worker died; errors raised by the stage are not retried
 
@@ -102,7 +102,7 @@ def _check_answers(address: str) -> None:
     if not host or not port.isdigit():
         return  # `auto`, or none: Ray looks on this machine
     try:
-        socket.create_connection((host, int(port)), timeout=ANSWER).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER).close()
     except OSError as error:
         raise UserError(
             f"RAY_ADDRESS={address}: nothing answers there ({error.strerror or error}). Is the cluster up? `ray "
@@ -120,12 +120,16 @@ def _check_seen_everywhere(root: Path) -> None:
     with tempfile.NamedTemporaryFile("w", dir=root, prefix=".seen-") as file:
         file.write(word)
         file.flush()
+        os.fsync(file.fileno())  # or a shared file system may show the name without the content
         asked = {
             look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(name, soft=False)).remote(file.name): host
             for name, host in nodes.items()
         }
         answered, silent = ray.wait([*asked], num_returns=len(asked), timeout=SEEN)
-        blind = [asked[one] for one in answered if _got(one) != word] + [asked[one] for one in silent]
+        blind = [asked[one] for one in answered if _got(one) != word]
+    if silent:
+        hosts = ", ".join(sorted(asked[one] for one in silent))
+        raise UserError(f"these nodes of the cluster did not answer within {SEEN:.0f} s: {hosts}. Is unmdpo there?")
     if blind:
         raise UserError(
             f"{root}: the store is not seen under this path by {', '.join(sorted(blind))}. It must lie on a file "
@@ -135,10 +139,11 @@ def _check_seen_everywhere(root: Path) -> None:
 
 def _reads(path: str) -> str:
     """What the file says; a shared file system may show it a little later."""
-    until = time.monotonic() + ANSWER
-    while not Path(path).is_file() and time.monotonic() < until:
+    until, found = time.monotonic() + ANSWER, ""
+    while not found and time.monotonic() < until:
         time.sleep(STEP)
-    return Path(path).read_text("utf-8") if Path(path).is_file() else ""
+        found = Path(path).read_text("utf-8") if Path(path).is_file() else ""
+    return found
 
 
 def _got(reference: Any) -> str | None:

@@ -145,7 +145,9 @@ def _rows(run: Run) -> dict[str, dict[Column, Number]]:
                     rows[policy][column] = number
     for one in task_results(run):
         row = rows.setdefault(one.policy, {})  # the initial model has one of its own
-        row[Column("", Measure(f"{one.task}, {one.metric}, %", _plain(f"{one.task} (%)"), 1))] = Number(one.value)
+        unit = ", %" if one.share else ""
+        measure = Measure(f"{one.task}, {one.metric}{unit}", _plain(f"{one.task}{' (%)' if unit else ''}"), 1)
+        row[Column("", measure)] = Number(one.value)
         if one.change is not None:
             since = Measure(f"{one.task}, from initial", rf"\(\Delta\) {_plain(one.task)}", 1, signed=True)
             row[Column("", since)] = Number(one.change.value, one.change.low, one.change.high)

@@ -46,7 +46,7 @@ def run_tasks(job: Job[TasksSettings]) -> Notes:
     found = dict[str, dict[str, Any]]()
     for name, task in settings.tasks.items():
         job.report(f"{name}, task {len(found) + 1} of {len(settings.tasks)}")
-        found[name] = run_task(model, tokenizer, name, task, settings.folder)._asdict()
+        found[name] = run_task(model, tokenizer, source.chat_template or {}, name, task, settings.folder)._asdict()
     job.save(TASKS, found)
     return {"harness": harness_version(), "scores": {name: one["value"] for name, one in found.items()}}
 

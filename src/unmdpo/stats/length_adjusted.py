@@ -71,10 +71,14 @@ def longer_preferred(answers: Sequence[Judged]) -> Estimate | None:
         np.concatenate([np.concatenate(getattr(each, name).transpose(2, 0, 1)) for each in answers])  # (answers, n)
         for name in ("scores", "characters")
     )
-    first, second = np.triu_indices(len(scores), k=1)
-    length, preference = characters[first] - characters[second], scores[first] - scores[second]  # (pairs, n)
-    agreed = np.where(np.abs(preference) <= TIE, 0.5, (preference > 0) == (length > 0)) * (length != 0)
-    return _share(agreed.sum(axis=0), (length != 0).sum(axis=0).astype(np.float64))
+    agreed, counted = np.zeros((2, scores.shape[1]))
+    for place in range(len(scores)):
+        length = characters[place] - characters[place + 1 :]  # (others, n)
+        preference = scores[place] - scores[place + 1 :]
+        same = np.where(np.abs(preference) <= TIE, 0.5, (preference > 0) == (length > 0))
+        agreed += (same * (length != 0)).sum(axis=0)
+        counted += (length != 0).sum(axis=0)
+    return _share(agreed, counted)
 
 
 def longer_chosen(chosen: Floats, rejected: Floats, prompts: Sequence[str]) -> Estimate | None:

@@ -66,6 +66,12 @@ def test_verdicts_in_five_steps(tmp_path, said, share):
     assert of(tmp_path, FIRST, logprobs=False).verdict(said) == share
 
 
+def test_patterns_are_tried_in_order(tmp_path):
+    prompt = of(tmp_path, FIRST | {"regex_patterns": [r"\[\[([AB<>=]+)\]\]", r"\[([AB<>=]+)\]"]}, logprobs=False)
+    assert prompt.verdict("so [A>B]") == 0.75
+    assert prompt.verdict("[B>A], no: [[A>>B]]") == 1.0
+
+
 def test_longer_conversations_are_shown_whole(tmp_path):
     asked = of(tmp_path, "About {conversation}: A {first} or B {second}?").ask(CHAT, "x", "y")
     assert asked == [
@@ -82,6 +88,7 @@ def test_longer_conversations_are_shown_whole(tmp_path):
         ({"prompt_template": "x"}, {"logprobs": False}, "needs system_prompt and prompt_template"),
         ([1], {"logprobs": False}, "needs system_prompt"),
         (FIRST | {"regex_pattern": "["}, {"logprobs": False}, "unterminated character set"),
+        (FIRST | {"regex_pattern": r"\[\[[AB<>=]+\]\]"}, {"logprobs": False}, "exactly one group"),
         (FIRST, {}, "set logprobs: false"),
     ],
 )

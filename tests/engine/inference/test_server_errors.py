@@ -146,6 +146,8 @@ def test_keys_are_sent_where_they_belong_or_where_the_user_says(monkeypatch):
     assert secret_of(HERE) is None
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     assert secret_of(openai) == SECRET
+    for open_to_all in ("http://api.openai.com/v1", "https://api.openai.com:8443/v1"):
+        assert secret_of(Endpoint(endpoint=open_to_all, model="m")) is None
     assert secret_of(Endpoint(endpoint="http://localhost:8000/v1", model="m")) is None  # nobody asked for it
     monkeypatch.setenv("SOME_KEY", SECRET)
     elsewhere = openai.model_copy(update={"key": "SOME_KEY"}), HERE.model_copy(update={"key": "OPENAI_API_KEY"})

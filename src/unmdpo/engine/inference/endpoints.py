@@ -52,10 +52,12 @@ class Endpoint(Strict):
 def secret_of(settings: Endpoint) -> str | None:
     """What the variable holds, if there is one. A recipe may come from anywhere, so it cannot send a variable to a
     host of its choice: that is for the user to allow, outside the recipe."""
-    host = urlsplit(settings.endpoint).hostname or ""
-    name = settings.key or USUAL.get(host)
+    place = urlsplit(settings.endpoint)
+    host = place.hostname or ""
+    usual = USUAL.get(host) if place.scheme == "https" and place.port in (None, 443) else None
+    name = settings.key or usual
     secret = os.environ.get(name) if name else None
-    if secret and USUAL.get(host) != name and f"{name}@{host}" not in os.environ.get(ALLOWED, "").split(","):
+    if secret and usual != name and f"{name}@{host}" not in os.environ.get(ALLOWED, "").split(","):
         raise UserError(
             f"the recipe wants to send what the variable {name} holds to {host}. If you trust both, allow it: "
             f"export {ALLOWED}={name}@{host}"

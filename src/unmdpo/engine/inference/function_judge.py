@@ -47,7 +47,8 @@ def function_files(settings: FunctionSettings) -> list[str]:
         if module not in found and origin is not None and origin.endswith(".py") and ours:
             found[module] = origin
             package = module if spec and spec.submodule_search_locations else module.rpartition(".")[0]
-            waiting += [*_imports(Path(origin), package), *([package] if package else [])]
+            above = module.rpartition(".")[0]  # is imported with it
+            waiting += [*_imports(Path(origin), package), *([above] if above else [])]
     return sorted(found.values())
 
 
@@ -64,8 +65,11 @@ def _spec(module: str) -> ModuleSpec | None:
 
 def _installed(origin: str | None) -> bool:
     """Whether a module is Python's own, or was installed: another version of it is another environment."""
-    places = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return origin is None or any(Path(origin).is_relative_to(place) for place in places)
+    standard = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
+    return origin is None or (
+        bool({"site-packages", "dist-packages"} & {*Path(origin).parts})
+        or any(Path(origin).is_relative_to(place) for place in standard)
+    )
 
 
 def _imports(file: Path, package: str) -> list[str]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from unmdpo.core.errors import UserError, printable
@@ -25,6 +26,7 @@ class TaskScore(NamedTuple):
 
     metric: str
     value: float
+    higher_is_better: bool
     samples: dict[str, float]  # question → its value; empty if the metric is no mean over questions
     made_with: dict[str, Any]  # the versions of the harness and the task, its questions, and hashes of its settings
 
@@ -36,14 +38,20 @@ def check_tasks(tasks: Sequence[str], folder: str | None) -> None:
 
 
 def run_task(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str, settings: TaskSettings, folder: str | None
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    template: Mapping[str, Any],
+    name: str,
+    settings: TaskSettings,
+    folder: str | None,
 ) -> TaskScore:
+    """`template` are arguments for the chat template."""
     from lm_eval import simple_evaluate  # noqa: PLC0415 - an extra
     from lm_eval.models.huggingface import HFLM  # noqa: PLC0415
 
     with _quietly([name]):
         found = simple_evaluate(
-            model=HFLM(pretrained=model, tokenizer=tokenizer, batch_size=BATCH),
+            model=HFLM(pretrained=model, tokenizer=tokenizer, batch_size=BATCH, chat_template_args=dict(template)),
             tasks=[name],
             num_fewshot=settings.few_shot,
             limit=settings.limit,
@@ -71,12 +79,17 @@ def _score(name: str, found: Mapping[str, Any]) -> TaskScore:
         if row.get("filter", chosen) == chosen and isinstance(row.get(metric), bool | int | float)
     }
     mean = sum(samples.values()) / max(1, len(samples))
+    if not samples and own[0] not in found["results"].get(name, {}):
+        raise UserError(f"evaluation.tasks: the group '{name}' has no score of its own: name its tasks")
     value = float(found["results"].get(name, {}).get(own[0], mean))
+    better = found.get("higher_is_better", {}).get(name, {}).get(metric)
     if not samples or not math.isclose(mean, value, abs_tol=ROUNDING):
         samples = {}  # not a mean of these: such as a corpus score, or parts that are weighed
     made_with = {"lm-eval": harness_version()}
     made_with |= {key: found[key] for key in ("versions", "n-samples", "task_hashes") if key in found}
-    return TaskScore(f"{metric}, {chosen}" if chosen != "none" else metric, value, samples, made_with)
+    return TaskScore(
+        f"{metric}, {chosen}" if chosen != "none" else metric, value, better is not False, samples, made_with
+    )
 
 
 def _parts(name: str, found: Mapping[str, Any]) -> list[str]:
@@ -94,12 +107,13 @@ def _manager(folder: str | None, tasks: Sequence[str]) -> Any:
     from lm_eval.tasks import TaskManager  # noqa: PLC0415 - an extra
 
     place = None if folder is None else str(Path(folder).expanduser())
-    if place is not None:
-        own = TaskManager(include_path=place, include_defaults=False)
-        if {*tasks} <= {*own.all_tasks}:
-            return own
-    manager = TaskManager(include_path=place)
+    manager = TaskManager(include_path=place, include_defaults=False)
+    if not {*tasks} <= {*manager.all_tasks}:
+        manager = TaskManager(include_path=place)
     unknown = [name for name in tasks if name not in manager.all_tasks]
+    tags = [name for name in tasks if name in manager.all_tags]
+    if tags:
+        raise UserError(f"evaluation.tasks: '{tags[0]}' is a tag of several tasks: name those that you want")
     if unknown:
         raise UserError(
             f"evaluation.tasks: lm-eval {harness_version()} has no task '{unknown[0]}'; "
@@ -116,7 +130,7 @@ def _quietly(tasks: Sequence[str]) -> Iterator[None]:
     try:
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
             yield
-    except UserError:
+    except (UserError, torch.OutOfMemoryError):
         raise
     except ImportError as error:
         raise UserError(MISSING if error.name == PACKAGE else f"{', '.join(tasks)}: {_first_line(error)}") from error

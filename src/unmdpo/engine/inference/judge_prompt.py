@@ -55,7 +55,7 @@ SECTION = re.compile(r"<\|im_start\|>(system|user)\n(.*?)<\|im_end\|>", re.DOTAL
 class JudgePrompt:
     messages: tuple[tuple[str, str], ...]  # role and text
     labels: tuple[str, str] = ("A", "B")  # of the first response and the second
-    steps: re.Pattern[str] | None = None  # finds A>>B, A>B, A=B, B>A and B>>A, whose last one counts
+    steps: tuple[re.Pattern[str], ...] = ()  # the first that finds A>>B, A>B, A=B, B>A or B>>A; its last one counts
     tokens: int = SHORT  # of an answer, if it is read as a text
 
     def ask(self, prompt: Prompt, first: str, second: str) -> list[Any]:
@@ -71,9 +71,10 @@ class JudgePrompt:
         """1 for the first response, 0 for the second, one half for a tie; for steps, a slight preference is half way.
         None if it is not in the form that was asked: alone on a line (the last such line counts), or the only value of
         a JSON object. Words around it may turn it into its opposite ("Not A", "Response A is worse")."""
-        if self.steps is not None:
-            found = [share for step in self.steps.findall(said) if (share := share_of_a(step)) is not None]
-            return found[-1] if found else None
+        if self.steps:
+            shares = ([share_of_a(step) for step in pattern.findall(said)] for pattern in self.steps)
+            found = [known for each in shares if (known := [share for share in each if share is not None])]
+            return found[0][-1] if found else None
         try:
             values = json.loads(said)
             lines = [str(value) for value in values.values()] if isinstance(values, dict) and len(values) == 1 else []
@@ -88,7 +89,7 @@ class JudgePrompt:
         first, second = self.labels
         if logprobs:
             return f"the probabilities of {first} and {second} as its first token; which is first is drawn by prompt"
-        if self.steps is not None:
+        if self.steps:
             return "its last verdict from A>>B to B>>A, a slight preference as half of a strong one; in both orders"
         return f"{first}, {second} or tie, alone on its last such line or as the only value of JSON; in both orders"
 
@@ -102,7 +103,7 @@ def prompt_of_judge(settings: EndpointSettings) -> JudgePrompt:
     """The prompt that the settings name, or ours."""
     if settings.prompt is not None:
         prompt = _read(expand_home(settings.prompt))
-        if prompt.steps is not None and settings.logprobs:
+        if prompt.steps and settings.logprobs:
             raise UserError(f"{settings.prompt} asks for a text with a verdict in five steps: set logprobs: false")
         return prompt
     if settings.logprobs:
@@ -142,7 +143,9 @@ def _arena_hard(values: Any, path: Path) -> JudgePrompt:
         )
     template, patterns = values["prompt_template"], values.get("regex_patterns") or [values.get("regex_pattern")]
     try:
-        steps = re.compile(patterns[0] or r"\[\[([AB<>=]+)\]\]")
+        steps = tuple(re.compile(pattern or r"\[\[([AB<>=]+)\]\]") for pattern in patterns)
+        if any(pattern.groups != 1 for pattern in steps):
+            raise ValueError("each pattern for verdicts needs exactly one group")
         tokens = int(values.get("max_tokens", LONG))
         user = str(template[0] if isinstance(template, list) else template)
     except (TypeError, ValueError, LookupError, re.error) as error:
