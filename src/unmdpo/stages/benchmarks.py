@@ -3,7 +3,7 @@
 from typing import Any
 
 from unmdpo.core.settings import Strict
-from unmdpo.engine.inference.harness import harness_version, run_task
+from unmdpo.engine.inference.harness import harness_version, open_tasks, run_task
 from unmdpo.engine.models import load_tokenizer
 from unmdpo.engine.settings import TaskSettings
 from unmdpo.objectives.table import INITIAL
@@ -43,10 +43,10 @@ def tasks(graph: Graph) -> None:
 def run_tasks(job: Job[TasksSettings]) -> Notes:
     settings, source = job.settings, job.source(job.settings.model)
     model, tokenizer = policy_of(job, source), load_tokenizer(source)
-    found = dict[str, dict[str, Any]]()
+    found, manager = dict[str, dict[str, Any]](), open_tasks([*settings.tasks], settings.folder)
     for name, task in settings.tasks.items():
         job.report(f"{name}, task {len(found) + 1} of {len(settings.tasks)}")
-        found[name] = run_task(model, tokenizer, source.chat_template or {}, name, task, settings.folder)._asdict()
+        found[name] = run_task(model, tokenizer, source.chat_template or {}, name, task, manager)._asdict()
     job.save(TASKS, found)
     return {"harness": harness_version(), "scores": {name: one["value"] for name, one in found.items()}}
 

@@ -33,8 +33,9 @@ class TaskScore(NamedTuple):
 
 def check_tasks(tasks: Sequence[str], folder: str | None) -> None:
     """An error if a task is not known, or its data cannot be had."""
+    manager = open_tasks(tasks, folder)
     with _quietly(tasks):
-        _manager(folder, tasks).load(list(tasks))
+        manager.load(list(tasks))
 
 
 def run_task(
@@ -43,9 +44,9 @@ def run_task(
     template: Mapping[str, Any],
     name: str,
     settings: TaskSettings,
-    folder: str | None,
+    manager: Any,
 ) -> TaskScore:
-    """`template` are arguments for the chat template."""
+    """`template` are arguments for the chat template; `manager` knows the task."""
     from lm_eval import simple_evaluate  # noqa: PLC0415 - an extra
     from lm_eval.models.huggingface import HFLM  # noqa: PLC0415
 
@@ -57,7 +58,7 @@ def run_task(
             limit=settings.limit,
             apply_chat_template=settings.chat,
             bootstrap_iters=0,
-            task_manager=_manager(folder, [name]),
+            task_manager=manager,
         )
     return _score(name, found)
 
@@ -102,14 +103,15 @@ def harness_version() -> str:
     return importlib.metadata.version(PACKAGE)
 
 
-def _manager(folder: str | None, tasks: Sequence[str]) -> Any:
-    """Knows these tasks: from the folder if it has them all, since reading the harness's own takes seconds."""
-    from lm_eval.tasks import TaskManager  # noqa: PLC0415 - an extra
-
+def open_tasks(tasks: Sequence[str], folder: str | None) -> Any:
+    """What knows these tasks: from the folder if it has them all, since reading the harness's own takes seconds."""
     place = None if folder is None else str(Path(folder).expanduser())
-    manager = TaskManager(include_path=place, include_defaults=False)
-    if not {*tasks} <= {*manager.all_tasks}:
-        manager = TaskManager(include_path=place)
+    with _quietly(tasks):
+        from lm_eval.tasks import TaskManager  # noqa: PLC0415 - an extra
+
+        manager = TaskManager(include_path=place, include_defaults=False)
+        if not {*tasks} <= {*manager.all_tasks}:
+            manager = TaskManager(include_path=place)
     unknown = [name for name in tasks if name not in manager.all_tasks]
     tags = [name for name in tasks if name in manager.all_tags]
     if tags:
