@@ -37,6 +37,13 @@ from unmdpo.engine.settings import ModelSource, ObjectiveChoice, TrainingSetting
 from unmdpo.engine.text.encode import Encoder
 from unmdpo.engine.text.encoded import EncodedPairs
 from unmdpo.engine.training.data import TrainingData
+from unmdpo.engine.training.reward import (
+    JudgeObjective,
+    RewardSettings,
+    open_reward_scorer,
+    padding_token,
+    reward_pair,
+)
 from unmdpo.engine.training.trainer import Trainer
 
 ROWS = 2000
@@ -117,9 +124,9 @@ def refused(scorer: PairScorer, pairs: EncodedPairs) -> Iterator[dict[str, Any]]
 
 
 def trained(
-    open_scorer: Callable[[], PairScorer], pairs: EncodedPairs, layout: Layout, updates: int
+    open_scorer: Callable[[], PairScorer], pairs: EncodedPairs, layout: Layout, updates: int, what: str = "policy"
 ) -> dict[str, Any]:
-    """Pairs per second of training in a layout, the first two updates not counted."""
+    """Pairs per second of training a policy or a judge in a layout, the first two updates not counted."""
     scorer = open_scorer()
     scorer.use(layout)
     scorer.proven = True
@@ -129,7 +136,10 @@ def trained(
     reference = score(scorer, pairs)
     settings = TrainingSettings(updates=updates + 2, batch=128, learning_rate=1e-6)
     trainer = Trainer(
-        scorer, TrainingData(pairs, torch.ones(len(pairs)), reference), ObjectiveChoice(name="dpo"), settings
+        scorer,
+        TrainingData(pairs, torch.ones(len(pairs)), reference),
+        JudgeObjective() if what == "judge" else ObjectiveChoice(name="dpo"),
+        settings,
     )
     for _ in range(2):
         trainer.step()
@@ -142,6 +152,7 @@ def trained(
         trainer.step()
         seconds.append(time.perf_counter() - began)
     line = {
+        "trained": what,
         "layout": layout,
         "pairs_per_s": round(128 * updates / sum(seconds), 1),
         "seconds": [round(each, 3) for each in seconds],
@@ -164,6 +175,7 @@ def main() -> None:
     parser.add_argument("--dtype")
     parser.add_argument("--template")
     parser.add_argument("--layouts", default="flash,packed,padded,masked")
+    parser.add_argument("--judge", action="store_true", help="train a judge on the same pairs too")
     given = parser.parse_args()
     source = ModelSource(
         path=given.model, template=None if given.template is None else Path(given.template).read_text()
@@ -186,11 +198,25 @@ def main() -> None:
         for layout in scorer.layouts:
             if layout in given.layouts.split(","):
                 print(json.dumps(trained(open_scorer, pairs, layout, given.updates)), flush=True)
+    if given.judge:
+        encoder = Encoder.of(source)
+        pad = padding_token(encoder.tokenizer, source)
+        judged = EncodedPairs.of(
+            reward_pair([*pair.prompt, *pair.chosen], [*pair.prompt, *pair.rejected], pad)
+            for pair in map(pairs.pair, range(len(pairs)))
+        )
+        open_judge = partial(_opened_judge, source, encoder)
+        print(json.dumps(trained(open_judge, judged, found.layout, given.updates, "judge")), flush=True)
 
 
 def _opened(source: ModelSource, dtype: torch.dtype | None) -> PairScorer:
     torch._dynamo.reset()
     return PairScorer(load_model(source, device=local_device(), **({} if dtype is None else {"dtype": dtype})))
+
+
+def _opened_judge(source: ModelSource, encoder: Encoder) -> PairScorer:
+    torch._dynamo.reset()
+    return open_reward_scorer(source, encoder.tokenizer, RewardSettings())[0]
 
 
 if __name__ == "__main__":

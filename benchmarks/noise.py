@@ -1,6 +1,6 @@
 """Real pairs and a real model, with noise whose truth is known, because we add it.
 
-    python -m benchmarks.noise run MODEL DATA FOLDER [--seeds N] [--minutes M]    appends to FOLDER/noise.jsonl
+    python -m benchmarks.noise run MODEL DATA FOLDER [--seeds N] [--first N] [--minutes M]    to FOLDER/noise.jsonl
     python -m benchmarks.noise table FILE…
 
 Labels of a prompt are turned around at a rate r, and strengths drawn anew at twice that rate. r depends on where the
@@ -218,13 +218,14 @@ def main() -> None:
     parser.add_argument("command", choices=["run", "table"])
     parser.add_argument("paths", nargs="+", type=Path)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first", type=int, default=0, help="the first of these seeds")
     parser.add_argument("--minutes", type=float, default=600, help="begin no other world after this time")
     given = parser.parse_args()
     if given.command == "table":
         table(given.paths)
     else:
         model, data, folder = given.paths
-        run_all(str(model.resolve()), data, folder, range(given.seeds), given.minutes)
+        run_all(str(model.resolve()), data, folder, range(given.first, given.seeds), given.minutes)
 
 
 if __name__ == "__main__":

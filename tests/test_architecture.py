@@ -38,7 +38,7 @@ LIBRARIES = {
     "stats": {"numpy", "scipy", "sklearn"},
     "audit": {"numpy", "scipy"},
     "engine": {
-        "torch", "numpy", "scipy", "jinja2", "transformers", "safetensors", "bitsandbytes", "peft", "wandb", "openai",
+        "torch", "numpy", "scipy", "jinja2", "transformers", "safetensors", "bitsandbytes", "peft", "wandb", "httpx", "openai",
         "lm_eval", "yaml", "tokenizers", "pydantic", "flash_attn", "triton", "gguf", "huggingface_hub",
     },
     "recipe": {"pydantic", "yaml", "ruamel"},

@@ -79,6 +79,9 @@ JUDGES = {
     "password in the address": (
         "evaluation.judge={endpoint: 'http://me:secret@x', model: y}", r"evaluation\.judge\.endpoint",
     ),
+    "half an address": ("evaluation.judge={endpoint: 'http://[::1/v1', model: y}", r"endpoint: Invalid IPv6 URL"),
+    "no such port": ("evaluation.judge={endpoint: 'http://x:99999/v1', model: y}", r"endpoint: Port out of range"),
+    "no host": ("evaluation.judge={endpoint: 'http://:80/v1', model: y}", r"endpoint: .*there is no host"),
     "judge folder not there": ("evaluation.judge={path: ./none}", "there is no file or folder"),
     "judge on no hub": ("evaluation.judge={path: nobody/none}", "hf auth login"),
 }  # fmt: skip
@@ -126,6 +129,7 @@ COMMANDS = {
     "recipe not closed": (["run", "{folder}/open.yaml"], r"open\.yaml"),
     "recipe with a key twice": (["run", "{folder}/twice.yaml"], r"twice\.yaml.*seed"),
     "recipe of bytes": (["run", "{folder}/bytes.yaml"], "not UTF-8"),
+    "recipe with no such character": (["run", "{folder}/character.yaml"], "a character that does not exist"),
 }
 HELPSTEER2 = {"prompt": "p", "response_1": "a", "response_2": "b", "preference_strength": 1}
 PANDALM = {
@@ -165,6 +169,7 @@ def place(tmp_path_factory):
     (folder / "open.yaml").write_text("name: {a\n")
     (folder / "twice.yaml").write_text("name: x\nseed: 1\nseed: 2\n")
     (folder / "bytes.yaml").write_bytes(b"name: \xff\xfe\n")
+    (folder / "character.yaml").write_text(r'name: "\UFFFFFFFF"')
     return folder
 
 

@@ -100,6 +100,12 @@ def test_a_damaged_gguf_file(tmp_path, content):
         load_tokenizer(ModelSource(path=str(tmp_path), gguf_file="m.gguf"))
 
 
+def test_whole_weights_beside_an_adapter_are_two_models(folder):
+    (folder / "adapter_config.json").write_text("{}")
+    with pytest.raises(UserError, match="whole weights and an adapter"):
+        check_files(ModelSource(path=str(folder)))
+
+
 def test_a_whole_model_is_fine(folder):
     check_reachable(ModelSource(path=str(folder)))
     check_files(ModelSource(path="some/name-on-the-hub"))

@@ -19,6 +19,7 @@ from unmdpo.results.export import export_policy
 from unmdpo.results.policy import LoadedPolicy
 from unmdpo.results.run import open_run
 from unmdpo.results.verify import verify
+from unmdpo.stages.shared import base
 from unmdpo.store.runs import find_run, remove_run, runs_of
 from unmdpo.store.store import Store
 
@@ -110,6 +111,21 @@ def test_a_policy_answers_as_it_does_in_evaluation(done):
     said = command("chat", done.folder, "initial", "dpo", "--prompt", "w1 w2", "--tokens", 4)
     assert said.exit_code == 0, said.output
     assert f"initial: {text}" in said.output
+    assert "dpo: " in said.output
+
+
+def test_what_another_version_made_is_named(done, tmp_path, monkeypatch):
+    monkeypatch.setattr(base, "code_digest", lambda place: "another")
+    for words in (["report"], ["verify"], ["export", "dpo", tmp_path / "out"], ["chat", "dpo"], ["scale", "seq"]):
+        said = command(words[0], done.folder, *words[1:])
+        assert said.exit_code == 2
+        assert "version of unmdpo" in said.output
+        assert "`unmdpo run` makes it again" in " ".join(said.output.split())
+
+
+def test_questions_that_are_not_utf_8(done):
+    said = CliRunner().invoke(app, ["chat", str(done.folder), "dpo", "--tokens", "2"], input=b"w1 \xff w2\n\n")
+    assert said.exit_code == 0, said.output
     assert "dpo: " in said.output
 
 

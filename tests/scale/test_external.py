@@ -37,6 +37,8 @@ def test_they_can_be_bounded_and_weakened():
     ("rows", "message"),
     [
         ([{"prompt": "a", "q": 0.0}], "positive number"),
+        ([{"prompt": "a", "q": 1e300}], "positive number, from 1e-06 to 1e"),
+        ([{"prompt": "a", "q": 1e-300}], "positive number, from 1e-06 to 1e"),
         ([{"prompt": "a", "q": 1.0}, {"prompt": "a", "q": 2.0}], "second, different q"),
         ([{"prompt": "a"}], "q"),
     ],

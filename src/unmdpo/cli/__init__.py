@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 
 import unmdpo
 from unmdpo.cli import audit, bench, exchange, inspect, judge, lab, look, models, pairs, recipes, run, theory
+from unmdpo.cli.output import say
 from unmdpo.core.errors import Stopped, UnmdpoWarning, UserError, disk_problem, printable, stop
 from unmdpo.core.processes import keep_streams, let_threads_sleep
 
@@ -96,7 +97,7 @@ for _commands in MENU.values():
 
 def _version(show: bool) -> None:
     if show:
-        typer.echo(f"unmdpo {unmdpo.__version__}")
+        say(f"unmdpo {unmdpo.__version__}")
         raise typer.Exit
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unmdpo.cli.output import say
 from unmdpo.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def _write(path: Path | None, result: "SupportAudit | StrengthAudit") -> None:
         write_text(path, text)
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error.strerror}") from error
-    typer.echo(f"written to {path}")
+    say(f"written to {path}")
 
 
 def _print_support(audit: "SupportAudit") -> None:
@@ -154,11 +155,11 @@ def _print_support(audit: "SupportAudit") -> None:
     }
     for name, count in shares.items():
         table.add_row(name, f"{count:,}", f"{count / audit.prompts:.2%}" if audit.prompts else "")
-    typer.echo(f"read as '{audit.source}'; {audit.graded}")
+    say(f"read as '{audit.source}'; {audit.graded}")
     Console().print(table)
     if audit.kappa_min is not None:
-        typer.echo(f"contrast κ where it holds: smallest {audit.kappa_min:.3g}, median {audit.kappa_median:.3g}")
-    typer.echo(audit.verdict)
+        say(f"contrast κ where it holds: smallest {audit.kappa_min:.3g}, median {audit.kappa_median:.3g}")
+    say(audit.verdict)
 
 
 def _print_strength(audit: "StrengthAudit") -> None:

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from unmdpo.cli.output import say
+
 
 def bench(
     model: Annotated[str, typer.Option(help="135m, 1b, 8b, tiny, or a model's folder or Hub name.")] = "1b",
@@ -30,8 +32,8 @@ def bench(
 
     ObjectiveChoice(name=objective).objective  # noqa: B018 - refuses unknown names
     settings = BenchSettings(model, batch, updates, budget, max_length, lora, offload, checkpointing, objective)
-    for line in run(settings, lambda text: typer.echo(text, err=True)):
-        typer.echo(json.dumps(line) if as_json else _sentence(line))
+    for line in run(settings, lambda text: say(text, err=True)):
+        say(json.dumps(line) if as_json else _sentence(line))
 
 
 def _sentence(line: dict[str, object]) -> str:

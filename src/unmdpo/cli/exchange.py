@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unmdpo.cli.output import cell, say
 from unmdpo.cli.run import HERE, Overrides, RecipeArgument, StoreOption, open_named
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def table(
         return
     text = grid.markdown() if form is Written.text else getattr(grid, form.value)()
     if out is None:
-        typer.echo(text, nl=False)
+        say(text, nl=False)
     else:
         write_text(out, text)
 
@@ -61,16 +62,15 @@ def table(
 def _show(grid: "Grid") -> None:
     """On a terminal there is no room for a column each: measures stand below each other."""
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
-    shown = Table("", *(escape(name) for name, _ in grid.rows), box=None, pad_edge=False)
+    shown = Table("", *(cell(name) for name, _ in grid.rows), box=None, pad_edge=False)
     cells = grid.cells()
     for place, head in enumerate(grid.heads()[1:], start=1):
-        shown.add_row(escape(head), *(row[place] for row in cells))
+        shown.add_row(cell(head), *(row[place] for row in cells))
     Console().print(shown)
     for note in grid.notes:
-        typer.echo(note)
+        say(note)
 
 
 def alpaca(
@@ -79,10 +79,8 @@ def alpaca(
 ) -> None:
     """Show each model's win rate, mean length and, with --gamed, its length-controlled win rate."""
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
-    from unmdpo.core.errors import printable
     from unmdpo.data.alpaca import read_annotations, read_gamed
     from unmdpo.stats.length_control import GamedBaseline, length_controlled
 
@@ -100,7 +98,7 @@ def alpaca(
                 GamedBaseline(known.preference, known.length_difference, known.difficulty),
             )
             controlled = f"{fitted.win_rate:.2f} ± {fitted.standard_error:.2f}"
-        names = (escape(printable(name)) for name in (judged.model, judged.baseline))
+        names = (cell(name) for name in (judged.model, judged.baseline))
         failed = len(judged) - judged.count
         pairs = f"{judged.count}{f' ({failed} not judged)' if failed else ''}"
         table.add_row(*names, pairs, f"{judged.win_rate:.2f}", controlled, f"{judged.model_length.mean():.0f}")
@@ -116,10 +114,8 @@ def arena(
 ) -> None:
     """Show each model's win rate from Arena-Hard-Auto's judgments and, with --answers, the one with style control."""
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
-    from unmdpo.core.errors import printable
     from unmdpo.data.arena import read_judgments, read_styles
     from unmdpo.results.arena import controlled_for_style
     from unmdpo.stats.arena import win_rate
@@ -142,7 +138,7 @@ def arena(
         rates = [win_rate(found.scores)] if len(found.scores) else []
         rates += [controlled[setting]] if setting in controlled else []
         shown = (f"{rate.value:.1f} [{rate.low:.1f}, {rate.high:.1f}]" for rate in rates)
-        table.add_row(*(escape(printable(name)) for name in names), count, *shown)
+        table.add_row(*(cell(name) for name in names), count, *shown)
     Console().print(table)
 
 
@@ -170,4 +166,4 @@ def answers(
     else:
         said = ({**row, "prompt": [message.to_dict() for message in row["prompt"]], "model": policy} for row in rows)
         write_lines(out, said)
-    typer.echo(f"{out}: {len(rows)} answers of {policy}")
+    say(f"{out}: {len(rows)} answers of {policy}")

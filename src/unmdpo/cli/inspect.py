@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unmdpo.cli.output import cell, say
 from unmdpo.cli.run import HERE, Overrides, RecipeArgument, StoreOption, open_named, show_outcomes
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def verify(recipe: RecipeArgument, overrides: Overrides = None, store: StoreOpti
         options = " ".join(f"--force '{stage}'" for stage in damaged[:6])
         advice = f"\nto rebuild them: unmdpo run {recipe} {options}"
         raise UserError(f"{len(problems)} of {len(findings)} checks failed\n" + "\n".join(lines) + advice)
-    typer.echo(f"{len(findings)} checks, all passed")
+    say(f"{len(findings)} checks, all passed")
 
 
 def check(
@@ -59,13 +60,13 @@ def check(
         look_ahead(run, wanted, view)
     counted = count_rows(run)
     if counted is not None:
-        typer.echo(f"data: {counted.line()}")
+        say(f"data: {counted.line()}")
     for line in count_fitting(run):
-        typer.echo(line)
-    typer.echo(_layout(prove_small(run)))
+        say(line)
+    say(_layout(prove_small(run)))
     read = run.finished.get("comparisons")
     _say_what_it_can_show(run, None if read is None else int(read.manifest["notes"]["prompts"]))
-    typer.echo(f"Ready: unmdpo run {recipe} ({len(wanted)} stages, {len(run.finished)} finished)")
+    say(f"Ready: unmdpo run {recipe} ({len(wanted)} stages, {len(run.finished)} finished)")
 
 
 def plan(
@@ -91,20 +92,20 @@ def plan(
     wide = console if console.is_terminal else Console(width=120)  # in a file, lines need not fit a screen
     wide.print(_plan_table(planned, speed))
     left = roughly(planned.seconds(speed))
-    typer.echo(f"left to do: {left} on one device ({speed.useful / 1e12:,.2g} useful TFLOP/s)")
-    typer.echo(f"pilots take {100 * planned.pilot_share:.0f}% of all arithmetic")
+    say(f"left to do: {left} on one device ({speed.useful / 1e12:,.2g} useful TFLOP/s)")
+    say(f"pilots take {100 * planned.pilot_share:.0f}% of all arithmetic")
     for stage in too_large(planned, device)[:1]:
         needed = f"{stage.cost.memory / 2**30:,.0f} GiB on each of {stage.cost.ranks} devices"
         gpus = gpus_needed(run, device, sizes)
         enough = "64 GPUs per model are not enough" if gpus is None else f"{gpus} GPUs per model are enough"
-        typer.echo(f"does not fit: {stage.stage} needs {needed}; {enough}. {HELP}")
-    typer.echo("(times from rates measured on one H200; plan for other devices with --device)")
-    typer.echo(_layout(prove_small(run)))
+        say(f"does not fit: {stage.stage} needs {needed}; {enough}. {HELP}")
+    say("(times from rates measured on one H200; plan for other devices with --device)")
+    say(_layout(prove_small(run)))
     _say_what_it_can_show(run, sizes.prompts)
     if missing:
-        typer.echo(f"still missing: {', '.join(f'{path} ({key})' for key, path in missing.items())}")
+        say(f"still missing: {', '.join(f'{path} ({key})' for key, path in missing.items())}")
     if planned.assumed:
-        typer.echo(f"assumed until data and model are on this machine: {', '.join(planned.assumed)}")
+        say(f"assumed until data and model are on this machine: {', '.join(planned.assumed)}")
 
 
 def _say_what_it_can_show(run: "Run", prompts: int | None) -> None:
@@ -117,7 +118,7 @@ def _say_what_it_can_show(run: "Run", prompts: int | None) -> None:
         return
     count = panel_prompts(run, asked.panel, prompts)
     if count is not None:
-        typer.echo(what_it_can_show(run.store, max(2, count), len(run.recipe.runs[asked.policy])))
+        say(what_it_can_show(run.store, max(2, count), len(run.recipe.runs[asked.policy])))
 
 
 def _layout(proof: "Proof | None") -> str:
@@ -130,7 +131,6 @@ def _layout(proof: "Proof | None") -> str:
 
 
 def _plan_table(planned: "Plan", speed: "Speed") -> "Table":
-    from rich.markup import escape
     from rich.table import Table
 
     from unmdpo.engine.training.metrics import roughly
@@ -142,7 +142,7 @@ def _plan_table(planned: "Plan", speed: "Speed") -> "Table":
         cost = stage.cost
         model = cost.flops > 0
         table.add_row(
-            escape(stage.stage),
+            cell(stage.stage),
             "done" if stage.cached else "",
             str(cost.ranks) if model else "",
             f"{cost.tokens / 1e6:,.3g}" if model else "",
@@ -159,7 +159,7 @@ def gc(
     delete: Annotated[bool, typer.Option("--delete", help="Remove them; without it, they are only listed.")] = False,
 ) -> None:
     """Find artifacts and unfinished work that no run refers to, and damaged ones in quarantine."""
-    from unmdpo.core.errors import UserError, printable
+    from unmdpo.core.errors import UserError
     from unmdpo.store.garbage import discard, quarantined, unreferenced
     from unmdpo.store.store import Store
 
@@ -170,10 +170,10 @@ def gc(
     if delete:
         places = {place: places[place] for place in discard(kept, [*places])}
     for place, size in places.items():
-        typer.echo(f"{size / 2**20:10.1f} MiB  {printable(place)}")
+        say(f"{size / 2**20:10.1f} MiB  {place}")
     what = "removed" if delete else "unused or damaged; remove them with --delete"
     total = sum(places.values()) / 2**20
-    typer.echo(f"{len(places)} artifacts, {total:.1f} MiB {what}")
+    say(f"{len(places)} artifacts, {total:.1f} MiB {what}")
 
 
 def compare(
@@ -219,7 +219,7 @@ def scale(
         table = fitted.table([*prompts.values()], modal_domains(rows))
     write_table(table, out)
     low, high = (table["q"][place].as_py() for place in (0, -1))
-    typer.echo(f"{out}: {len(table):,} prompts, q from {low:.4f} to {high:.4f}")
+    say(f"{out}: {len(table):,} prompts, q from {low:.4f} to {high:.4f}")
 
 
 def _check_scale(recipe: str, name: str, overrides: list[str] | None, store: Path) -> None:
@@ -236,7 +236,7 @@ def _check_scale(recipe: str, name: str, overrides: list[str] | None, store: Pat
         raise UserError(
             f"scale '{name}' cannot be checked: it is not fitted to pilots of this run, so nothing can be held out"
         )
-    typer.echo(f"scale {name}: {verdict(found)}")
+    say(f"scale {name}: {verdict(found)}")
 
 
 def report(
@@ -258,4 +258,4 @@ def report(
         path = write_comparison([run, *others], out or run.folder / "comparison.html")
     else:
         path = write_report(run, out or run.folder / "report.html", truth_of(run.recipe))
-    typer.echo(f"{path}: {path.stat().st_size / 2**20:.1f} MiB")
+    say(f"{path}: {path.stat().st_size / 2**20:.1f} MiB")

@@ -9,6 +9,7 @@ import typer
 
 from unmdpo.cli.audit import Config, Data, MaxBadRows, Revision, Source, StrictRows, check_target
 from unmdpo.cli.look import Columns, Labels, reading_of, rule_of
+from unmdpo.cli.output import cell, say
 
 if TYPE_CHECKING:
     from unmdpo.stages.shared.judge_measure import Measured
@@ -121,11 +122,11 @@ def score(
     share = 100 * (1 - (done.disagreed + done.undecided) / max(1, total))
     lost = {**done.left_out, "without a difference": done.undecided}
     lost |= {} if swap else {"where the judge prefers the other response": done.disagreed}
-    typer.echo(f"{out}: {done.written:,} comparisons; the judge agrees with {share:.1f} % of {total:,} labels")
-    typer.echo("left out: " + ", ".join(f"{count:,} {why}" for why, count in lost.items()))
+    say(f"{out}: {done.written:,} comparisons; the judge agrees with {share:.1f} % of {total:,} labels")
+    say("left out: " + ", ".join(f"{count:,} {why}" for why, count in lost.items()))
     if done.spent:
-        typer.echo(f"spent: {', '.join(f'{count:,} {what}' for what, count in done.spent['spent'].items())}")
-    typer.echo(f"next: unmdpo look {shlex.quote(str(out))}")
+        say(f"spent: {', '.join(f'{count:,} {what}' for what, count in done.spent['spent'].items())}")
+    say(f"next: unmdpo look {shlex.quote(str(out))}")
 
 
 @app.command("test")
@@ -162,7 +163,7 @@ def measure(
     if is_reward_bench(Path(data)):
         scores = measure_on_reward_bench(Path(data), judge_of(judge), report)
         for name, score in scores.items():
-            typer.echo(f"{name}: {100 * score:.1f}")
+            say(f"{name}: {100 * score:.1f}")
         found: dict[str, object] = {"reward_bench": scores}
     else:
         tested = measure_on_pairs(
@@ -178,11 +179,11 @@ def measure(
         found = tested.measured.to_dict()
         if tested.position is not None:
             first, changed = (100 * share for share in tested.position)
-            typer.echo(f"the response shown first is preferred in {first:.1f} % of answers")
-            typer.echo(f"the verdict changes with the order in {changed:.1f} % of pairs")
+            say(f"the response shown first is preferred in {first:.1f} % of answers")
+            say(f"the verdict changes with the order in {changed:.1f} % of pairs")
             found["position"] = tested.position._asdict()
         if tested.agreement is not None:
-            typer.echo(f"the second judge says the same about {100 * tested.agreement:.1f} % of pairs")
+            say(f"the second judge says the same about {100 * tested.agreement:.1f} % of pairs")
             found["agreement"] = tested.agreement
         found |= tested.spent
     if out is not None:
@@ -192,23 +193,22 @@ def measure(
 @app.command()
 def show(judge: Annotated[str, typer.Argument(help=JUDGE)]) -> None:
     """Show what kind of judge it is; for a language model, what it is asked, and how its verdict is read."""
-    from unmdpo.core.errors import printable
     from unmdpo.engine.inference.judge_prompt import prompt_of_judge
     from unmdpo.engine.inference.judges import EndpointSettings, kind_of
     from unmdpo.recipe.rounds import judge_of
 
     settings = judge_of(judge)
     kind = kind_of(settings)
-    typer.echo(f"{kind.name}: {kind.summary}")
+    say(f"{kind.name}: {kind.summary}")
     for name, value in settings.model_dump(exclude_none=True).items():
-        typer.echo(f"{name}: {printable(str(value))}")
+        say(f"{name}: {value!s}")
     if isinstance(settings, EndpointSettings):
         prompt = prompt_of_judge(settings)
         for role, text in prompt.messages:
-            typer.echo(f"\n[{role}]")
+            say(f"\n[{role}]")
             for line in text.splitlines():
-                typer.echo(printable(line))
-        typer.echo(f"\nread: {prompt.reading(logprobs=settings.logprobs)}")
+                say(line)
+        say(f"\nread: {prompt.reading(logprobs=settings.logprobs)}")
 
 
 def check_lines(out: Path, force: bool) -> None:
@@ -226,24 +226,21 @@ def _show(judge: "TrainedJudge") -> None:
     show_measured(judge.held_out, f"accuracy on held-out pairs; trained on {judge.trained_on:,}")
     left_out = ", ".join(f"{count:,} {why}" for why, count in judge.left_out.items() if count)
     if left_out:
-        typer.echo(f"left out: {left_out}")
-    typer.echo(f"in a recipe: evaluation: {{judge: {{path: {judge.folder}}}}}")
+        say(f"left out: {left_out}")
+    say(f"in a recipe: evaluation: {{judge: {{path: {judge.folder}}}}}")
 
 
 def show_measured(found: "Measured", title: str) -> None:
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
-
-    from unmdpo.core.errors import printable
 
     table = Table("", "pairs", "judge", "longer is better", title=title, box=None, pad_edge=False)
     for name, part in found.table.items():
         shares = (f"{100 * share:.1f} %" for share in (part.judge, part.length))
-        table.add_row(escape(printable(name)), f"{part.pairs:,}", *shares)
+        table.add_row(cell(name), f"{part.pairs:,}", *shares)
     Console().print(table)
     for bin in found.calibration.bins:
-        typer.echo(f"sure by {100 * bin.believed:.0f} %: right in {100 * bin.right:.0f} % of {bin.pairs:,} pairs")
-    typer.echo(f"expected calibration error: {found.calibration.error:.3f}")
+        say(f"sure by {100 * bin.believed:.0f} %: right in {100 * bin.right:.0f} % of {bin.pairs:,} pairs")
+    say(f"expected calibration error: {found.calibration.error:.3f}")
     if found.every.judge <= max(found.every.length, 0.5):
-        typer.echo("it is no better than preferring the longer response, or than chance: do not judge by it")
+        say("it is no better than preferring the longer response, or than chance: do not judge by it")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unmdpo.cli.output import say
 from unmdpo.cli.run import Overrides, get_ready
 
 if TYPE_CHECKING:
@@ -56,9 +57,9 @@ def demo(
         if run.has(SCALE_STAGE, name) and scale.unit == "prompt":
             _show_check(check_scale(run, name))
     report = write_report(run, folder / "report.html", truth_of(recipe))
-    typer.echo(f"report: {report}")
+    say(f"report: {report}")
     again = ["unmdpo", "run", str(folder / "demo.yaml"), "--store", str(folder / "store")]
-    typer.echo(f"to change something and continue: {shlex.join(again)}")
+    say(f"to change something and continue: {shlex.join(again)}")
 
 
 def _show_check(check: "ScaleCheck") -> None:
@@ -108,4 +109,4 @@ def export(
         rows = write(out, World(knobs).comparisons(), shape.value)
     except OSError as error:
         raise UserError(f"{out}: cannot be written: {error.strerror or error}") from error
-    typer.echo(f"{out}: {rows:,} comparisons")
+    say(f"{out}: {rows:,} comparisons")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unmdpo.cli.audit import Config, Data, Json, MaxBadRows, Revision, Source, StrictRows, check_target
+from unmdpo.cli.output import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,18 +71,18 @@ def look(
     reading = reading_of(source, column, rule_of(label, continuous), ignore, max_bad_rows, strict)
     seen, draft = _seen(ref, reading, model, template, against or [])
     for subject, text in facts(seen):
-        typer.echo(fill(f"{subject:<{LABEL}} {text}", WIDTH, subsequent_indent=" " * (LABEL + 1)))
+        say(fill(f"{subject:<{LABEL}} {text}", WIDTH, subsequent_indent=" " * (LABEL + 1)))
     if seen.comparisons:
-        typer.echo(f"\na recipe for it (`unmdpo init` writes it):\n\n{draft.text()}", nl=False)
+        say(f"\na recipe for it (`unmdpo init` writes it):\n\n{draft.text()}", nl=False)
     if html is not None:
         from unmdpo.report.data_page import write_data_page
 
-        typer.echo(f"written to {write_data_page(seen, facts(seen), draft.text(), html)}")
+        say(f"written to {write_data_page(seen, facts(seen), draft.text(), html)}")
     if json_file is not None:
         from unmdpo.core.files import write_text
 
         write_text(json_file, json.dumps(seen.to_dict(), indent=2, ensure_ascii=False) + "\n")
-        typer.echo(f"written to {json_file}")
+        say(f"written to {json_file}")
 
 
 def init(
@@ -101,7 +102,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Write over a file that exists.")] = False,
 ) -> None:
     """Write a first recipe for preference data."""
-    from unmdpo.core.errors import UserError, printable
+    from unmdpo.core.errors import UserError
     from unmdpo.core.files import write_text
     from unmdpo.data.load import DataRef
     from unmdpo.recipe import load_recipe
@@ -118,8 +119,8 @@ def init(
     write_text(path, draft.text())
     load_recipe(str(path))  # what is printed next should work
     named = shlex.quote(str(path))
-    typer.echo(f"{printable(str(path))}: {draft.comparisons:,} comparisons")
-    typer.echo(f"next: unmdpo plan {named} && unmdpo run {named}")
+    say(f"{path!s}: {draft.comparisons:,} comparisons")
+    say(f"next: unmdpo plan {named} && unmdpo run {named}")
 
 
 def reading_of(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unmdpo.cli.output import cell, say
 from unmdpo.cli.run import HERE, Overrides, RecipeArgument, StoreOption, open_named
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ def runs(store: StoreOption = HERE) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from unmdpo.core.errors import UserError, printable
+    from unmdpo.core.errors import UserError
     from unmdpo.store.runs import runs_of
     from unmdpo.store.store import Store
 
@@ -32,9 +33,9 @@ def runs(store: StoreOption = HERE) -> None:
         done = len(run.finished)
         stages = f"all {done}" if done == len(run.places) else f"{done} of {len(run.places)}"
         begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.begun))
-        table.add_row(printable(run.name), stages, begun, f"{run.size / 2**20:,.1f}")
+        table.add_row(cell(run.name), stages, begun, f"{run.size / 2**20:,.1f}")
     Console().print(table)
-    typer.echo(f"{len(found)} runs in {store}; shared files are counted in each run", err=True)
+    say(f"{len(found)} runs in {store}; shared files are counted in each run", err=True)
 
 
 def rm(
@@ -43,14 +44,13 @@ def rm(
     store: StoreOption = HERE,
 ) -> None:
     """Remove a run, with what no other run shares."""
-    from unmdpo.core.errors import printable
     from unmdpo.store.runs import find_run, remove_run
     from unmdpo.store.store import Store
 
     found = find_run(Store(store), run)
     if not yes:
-        typer.confirm(f"remove {printable(found.name)} and what only it has?", abort=True)
-    typer.echo(f"{printable(found.name)}: removed, {remove_run(found) / 2**20:,.1f} MiB freed")
+        typer.confirm(f"remove {found.name} and what only it has?", abort=True)
+    say(f"{found.name}: removed, {remove_run(found) / 2**20:,.1f} MiB freed")
 
 
 def export(
@@ -66,14 +66,13 @@ def export(
     store: StoreOption = HERE,
 ) -> None:
     """Copy a policy to a folder for Transformers, vLLM or PEFT, with a model card."""
-    from unmdpo.core.errors import printable
     from unmdpo.engine.folder import push as upload
     from unmdpo.results.export import export_policy
 
     written = export_policy(open_named(recipe, overrides, store), policy, folder, adapter=adapter, licence=licence)
-    typer.echo(f"{policy}: {printable(str(written))}")
+    say(f"{policy}: {written!s}")
     if push is not None:
-        typer.echo(f"{policy}: {upload(written, push)}")
+        say(f"{policy}: {upload(written, push)}")
 
 
 def chat(
@@ -85,7 +84,6 @@ def chat(
     store: StoreOption = HERE,
 ) -> None:
     """Ask a policy anything, or two side by side. An empty line ends it; two start anew with each question."""
-    from unmdpo.core.errors import printable
     from unmdpo.data.identity import Message
 
     run = open_named(recipe, None, store)
@@ -98,7 +96,7 @@ def chat(
         said = [*(said if len(policies) == 1 else []), Message("user", asked)]
         for name, loaded in policies.items():
             (answer,) = loaded.answers([said])
-            typer.echo(f"{name}: {printable(answer)}\n")
+            say(f"{name}: {answer}\n")
         said.append(Message("assistant", answer))
         if prompt is not None:
             return
@@ -115,5 +113,5 @@ def _loaded(run: "Run", policy: str, tokens: int) -> "LoadedPolicy":
 
 
 def _read() -> str:
-    typer.echo("> ", nl=False, err=True)
-    return typer.get_text_stream("stdin").readline().strip()
+    say("> ", nl=False, err=True)
+    return typer.get_text_stream("stdin", errors="replace").readline().strip()

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from unmdpo.cli.judge import JUDGE, Force, check_lines
+from unmdpo.cli.output import say
 from unmdpo.cli.run import HERE, RecipeArgument, StoreOption, find_recipe, get_ready
 
 NEXT = "next"  # the policy that would be trained on them
@@ -73,8 +74,8 @@ def pairs(
     rows = [json.dumps(row.to_row() | {"margin": row.strength}, ensure_ascii=False) for row in COMPARISONS.load(made)]
     write_text(out, "".join(f"{row}\n" for row in rows))
     notes = made.manifest["notes"]
-    typer.echo(
+    say(
         f"{out}: {len(rows):,} comparisons of {notes['prompts']:,} prompts; left out: {notes['ties']:,} ties, "
         f"{notes['same_answers']:,} prompts whose answers were all the same"
     )
-    typer.echo(f"next: unmdpo look {shlex.quote(str(out))}")
+    say(f"next: unmdpo look {shlex.quote(str(out))}")

@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from unmdpo.cli.output import cell, say
+
 app = typer.Typer(help="List, show and describe recipes.", invoke_without_command=True)
 HELPSTEER2 = "nvidia/HelpSteer2 --revision 990b2711a36180dd19d9c94b8627844866f8982a"
 HELPSTEER3 = "nvidia/HelpSteer3 --revision f6d145777bcbde96137596340fab89793acd1031"
@@ -34,9 +36,9 @@ def list_recipes(ctx: typer.Context) -> None:
         for row in rows:
             table.add_row(*row)
         Console().print(table)
-    typer.echo("Audits: commands that train nothing, and what the paper found")
+    say("Audits: commands that train nothing, and what the paper found")
     for command, result in AUDITS:
-        typer.echo(f" {command}\n     {result}")
+        say(f" {command}\n     {result}")
 
 
 @app.command()
@@ -48,7 +50,7 @@ def show(
     from unmdpo.recipe.loader import load_recipe
 
     recipe = load_recipe(name, overrides or [])
-    typer.echo(f"# digest: {recipe.digest}\n{recipe.to_yaml()}", nl=False)
+    say(f"# digest: {recipe.digest}\n{recipe.to_yaml()}", nl=False)
 
 
 @app.command()
@@ -56,7 +58,7 @@ def schema() -> None:
     """Print the JSON schema of recipes, for editors that complete and check YAML."""
     from unmdpo.recipe.loader import schema
 
-    typer.echo(schema(), nl=False)
+    say(schema(), nl=False)
 
 
 @app.command()
@@ -66,16 +68,15 @@ def settings(
 ) -> None:
     """Explain every setting of a recipe."""
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
     from unmdpo.recipe import settings_table as described
 
     if markdown:
-        typer.echo(described.as_markdown(), nl=False)
+        say(described.as_markdown(), nl=False)
         return
     table = Table("setting", "default", "meaning", box=None, pad_edge=False)
     for one in described.settings():
         if word.lower() in f"{one.key} {one.meaning}".lower():
-            table.add_row(*map(escape, one))
+            table.add_row(*map(cell, one))
     Console().print(table)

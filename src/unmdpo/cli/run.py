@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from unmdpo.cli.output import say
 from unmdpo.core.processes import fork_server
 
 if TYPE_CHECKING:
@@ -108,9 +109,9 @@ def run(
     show_checks(run, full=full or not run.summarized)
     counted = count_rows(run)
     if counted is not None:
-        typer.echo(f"data: {counted.line()}")
+        say(f"data: {counted.line()}")
     if not quiet:
-        typer.echo(f"run: {run.folder}", err=True)
+        say(f"run: {run.folder}", err=True)
         _show_policies(run)
 
 
@@ -119,8 +120,8 @@ def _print_rows(run: "Run") -> None:
     import json
 
     for row in run.table() if run.summarized else []:
-        typer.echo(json.dumps({"event": "row", **row}, ensure_ascii=False))
-    typer.echo(json.dumps({"event": "run", "folder": str(run.folder)}, ensure_ascii=False))
+        say(json.dumps({"event": "row", **row}, ensure_ascii=False))
+    say(json.dumps({"event": "run", "folder": str(run.folder)}, ensure_ascii=False))
 
 
 def _show_policies(run: "Run") -> None:
@@ -131,9 +132,9 @@ def _show_policies(run: "Run") -> None:
     asked = None if run.recipe.evaluation is None else run.recipe.primary.policy
     policy = next((name for name in names if name.partition("@")[0] == asked), names[-1])
     others = f" (and {len(names) - 1} more: unmdpo runs)" if len(names) > 1 else ""
-    typer.echo(f"policy {policy}: {run.policy(policy)}{others}", err=True)
+    say(f"policy {policy}: {run.policy(policy)}{others}", err=True)
     for what in ("report {run}", "chat {run} {policy}", "export {run} {policy} FOLDER"):
-        typer.echo(f"next: unmdpo {what.format(run=shlex.quote(str(run.folder)), policy=policy)}", err=True)
+        say(f"next: unmdpo {what.format(run=shlex.quote(str(run.folder)), policy=policy)}", err=True)
 
 
 def show_checks(run: "Run", *, full: bool = True) -> None:
@@ -142,12 +143,12 @@ def show_checks(run: "Run", *, full: bool = True) -> None:
     from unmdpo.scale.check import verdict
 
     for line in (*run.judge_lines, *losses(run)):
-        typer.echo(line)
+        say(line)
     for name in run.recipe.scales:
         found = run.check(name)
         if found is not None:
             short = f"{found.finding} (gain on unseen prompts {found.gain})"
-            typer.echo(f"scale {name}: {verdict(found) if full else short}")
+            say(f"scale {name}: {verdict(found) if full else short}")
 
 
 def show_summary(run: "Run", *, full: bool = False) -> None:
@@ -170,7 +171,7 @@ def show_summary(run: "Run", *, full: bool = False) -> None:
             console.print(f"{panel}: {remark}", markup=False, highlight=False)
     if not full:
         count = len(run.table().over_seeds())
-        typer.echo(f"also seen: {count} comparisons in all, in the report and with --full")
+        say(f"also seen: {count} comparisons in all, in the report and with --full")
 
 
 def show_outcomes(title: str, outcomes: dict[str, Any], *, seeds: bool = True) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from unmdpo.cli.output import say
 from unmdpo.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,21 +37,17 @@ def identify(
     rewards = [*range(len(names))][::-1]
     scores = wr_scores(graph, rewards, q)
     for (better, worse), margin, score in zip(_ends(names, graph), graph.margins, scores, strict=True):
-        typer.echo(f"{better} over {worse} with margin {margin:g}: WR score {score:.4f}")
+        say(f"{better} over {worse} with margin {margin:g}: WR score {score:.4f}")
     cycle = witness_cycle(graph)
     if cycle is None:
         twin, scale = equal_score_twin(graph, rewards, q, 2.0)
         twins = ", ".join(f"{name} {reward:g}" for name, reward in zip(names, twin, strict=True))
-        typer.echo(
-            f"not identified: margins cancel around every cycle. The same scores come from q = {scale:g} with {twins}"
-        )
+        say(f"not identified: margins cancel around every cycle. The same scores come from q = {scale:g} with {twins}")
     else:
         walked = " and ".join(f"{names[graph.winners[e]]}>{names[graph.losers[e]]}" for e in cycle.edges)
         found = recover(graph, scores)
-        typer.echo(
-            f"identified, κ = {kappa(graph):.4f}: around {walked} margins sum to {cycle.margin_sum:g}, not to 0"
-        )
-        typer.echo(f"from the scores alone: q = {found.scale:.6g}")
+        say(f"identified, κ = {kappa(graph):.4f}: around {walked} margins sum to {cycle.margin_sum:g}, not to 0")
+        say(f"from the scores alone: q = {found.scale:.6g}")
 
 
 @app.command()
@@ -65,10 +62,8 @@ def length(
 
     problem = _made(lambda: LengthProblem(margin, (first, second), (-1.0, 1.0), (0.5, 0.5), penalty))
     fitted = problem.solve()
-    typer.echo(
-        f"fitted to whole responses: q = {fitted.first:.4f} and {fitted.second:.4f}, a factor of {fitted.ratio:.4f}"
-    )
-    typer.echo("fitted to length-normalized ones: q = 1 and 1")
+    say(f"fitted to whole responses: q = {fitted.first:.4f} and {fitted.second:.4f}, a factor of {fitted.ratio:.4f}")
+    say("fitted to length-normalized ones: q = 1 and 1")
 
 
 @app.command()
@@ -85,7 +80,7 @@ def ordinal(
     edges = ["−∞", *(f"{cut:g}" for cut in cuts), "∞"]
     names = [f"from {low} to {high}" for low, high in pairwise(edges)]
     for name, chance in zip(names, chances, strict=True):
-        typer.echo(f"{name}: {100 * chance:.2f} %")
+        say(f"{name}: {100 * chance:.2f} %")
 
 
 @app.command()
@@ -99,12 +94,12 @@ def centering(
     bend = curvature(residual, penalty)
     if bend < 0:
         apart = drift(residual, penalty)
-        typer.echo(f"J″(0) = {bend:.4f}, below 0: equal prompts drift apart, to q = e^±{apart:.4f}")
+        say(f"J″(0) = {bend:.4f}, below 0: equal prompts drift apart, to q = e^±{apart:.4f}")
     else:
-        typer.echo(f"J″(0) = {bend:.4f}, not below 0: q = 1 for both is a local minimum")
+        say(f"J″(0) = {bend:.4f}, not below 0: q = 1 for both is a local minimum")
     split = splitting_residuals(penalty)
     where = "at no residual" if split is None else f"at residuals between {split[0]:.4f} and {split[1]:.4f}"
-    typer.echo(f"with λ_q = {penalty:g} equal prompts drift apart {where}")
+    say(f"with λ_q = {penalty:g} equal prompts drift apart {where}")
 
 
 def _graph(comparisons: list[str]) -> "tuple[list[str], ComparisonGraph]":

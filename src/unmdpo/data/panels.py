@@ -1,7 +1,6 @@
 """Prompts to evaluate on: panels and validation splits drawn by hash and seed alone, and prompt files."""
 
 import hashlib
-import math
 import random
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
@@ -18,6 +17,7 @@ TURNS = "turns"  # MT-Bench's, and the first Arena-Hard's
 DOMAINS = ("domain", "dataset", "category")  # the second is AlpacaEval's, the third Arena-Hard's and MT-Bench's
 IDS = ("uid", "question_id", "id")  # of prompts: Arena-Hard's, its first version's and MT-Bench's, others'
 ANSWERS = ("text", "output", "response")  # the second is AlpacaEval's
+SMALLEST = 1e-6  # q; what is beyond it, or its inverse, is no scale but a mistake
 
 
 def sample_panel(domains: Mapping[str, str], size: PanelSize, seed: int, exclude: Collection[str] = ()) -> list[str]:
@@ -112,12 +112,12 @@ def read_answers(path: Path) -> dict[str, str]:
 
 
 def read_scales(path: Path) -> dict[str, float]:
-    """Scales made elsewhere, by prompt hash: a row has the prompt or its hash, and a positive `q`."""
+    """Scales made elsewhere, by prompt hash: a row has the prompt or its hash, and its `q`."""
     scales = dict[str, float]()
     for row in read_strictly(path):
         q = row.number("q")
-        if not 0 < q < math.inf:
-            raise row.error(f"q should be a positive number, not {q}")
+        if not SMALLEST <= q <= 1 / SMALLEST:
+            raise row.error(f"q should be a positive number, from {SMALLEST:g} to {1 / SMALLEST:g}, not {q:g}")
         name = row.text("prompt_hash") if "prompt_hash" in row else prompt_hash(_prompt(row))
         if scales.setdefault(name, q) != q:
             raise row.error("a second, different q of the same prompt")

@@ -11,7 +11,7 @@ from unmdpo.core.errors import UserError
 from unmdpo.core.files import read_small_json
 from unmdpo.engine.settings import ModelSource
 
-WEIGHTS = "*.safetensors"
+WEIGHTS, ADAPTER = "*.safetensors", "adapter_config.json"
 POINTER = b"version https://git-lfs.github.com/spec/"
 LARGEST_POINTER = 1024  # bytes
 PATIENCE = 10.0  # seconds for the Hub's answer
@@ -33,6 +33,8 @@ def check_files(source: ModelSource) -> None:
     if source.gguf_file is None and several and not (folder / "config.json").exists():
         names = ", ".join(file.name for file in several)
         raise UserError(f"there are several GGUF files in {folder}: give the path of one of them ({names})")
+    if (folder / ADAPTER).exists() and (folder / SAFE_WEIGHTS_NAME).exists():
+        raise UserError(f"{folder} has whole weights and an adapter ({ADAPTER}): move one of them elsewhere")
     weights = [folder / source.gguf_file] if source.gguf_file is not None else _weights(folder)
     for path in [*sorted(folder.glob("*.json")), *weights]:
         _check_no_pointer(path)

@@ -63,6 +63,8 @@ class Document:
             raise UserError(f"{name}{_where(error)}: {_what(error)}") from error
         except RecursionError as error:
             raise UserError(f"{name}: not valid YAML: nested too deeply") from error
+        except (OverflowError, ValueError) as error:  # the parser's own, for "\\UFFFFFFFF"
+            raise UserError(f"{name}: not valid YAML: it names a character that does not exist") from error
 
     def _build(self, node: yaml.Node, path: Path) -> Any:
         self._nodes += 1

@@ -41,7 +41,8 @@ class Pipeline:
             raise UserError(f"this run has no stage '{name}'; {did_you_mean(name, self.stages)}")
         finished = self.find(self.stages[name])
         if finished is None:
-            raise UserError(f"stage '{name}' is not finished yet")
+            other = " with these files and this version of unmdpo: `unmdpo run` makes it again"
+            raise UserError(f"stage '{name}' is not finished{other if self.superseded else ' yet'}")
         return finished
 
     @property

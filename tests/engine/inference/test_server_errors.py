@@ -1,6 +1,7 @@
 """Servers that answer anything: one sentence, that never repeats the key."""
 
 import base64
+import contextlib
 import json
 from http.server import BaseHTTPRequestHandler
 from typing import ClassVar
@@ -12,6 +13,7 @@ from tests.worlds.pipeline import recipe, world
 from tests.worlds.servers import served_by
 from unmdpo.core.errors import UserError
 from unmdpo.data.identity import Message
+from unmdpo.engine.inference import endpoints
 from unmdpo.engine.inference.endpoints import Endpoint, secret_of, shown
 from unmdpo.engine.inference.judges import EndpointSettings
 from unmdpo.engine.inference.pairwise import PairwiseJudge, Question
@@ -107,6 +109,27 @@ def test_odd_verdicts_are_reported(address, case):
     Odd.reply = ODD_JUDGES[case]
     judge = PairwiseJudge(EndpointSettings(endpoint=address, model="m", key="OPENAI_API_KEY"))
     told(lambda: list(judge.answers([Question(PROMPT, "abc", "yes", "no")], seed=1)))
+
+
+class Endless(BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        with contextlib.suppress(OSError):  # until the other side has had enough
+            while True:
+                self.wfile.write(b" " * 65536)
+
+    def log_message(self, *_):
+        """Logs nothing."""
+
+
+def test_an_answer_without_end_is_not_read_to_its_end(monkeypatch):
+    monkeypatch.setattr(endpoints, "LARGEST", 1 << 20)
+    with served_by(Endless) as place:
+        generator = RemoteGenerator(Endpoint(endpoint=place, model="m"), word_tokenizer(), 5)
+        with pytest.raises(UserError, match="it sent more than 1 MiB"):
+            list(generator.generate([PROMPT]))
 
 
 def test_plain_answers_are_taken(address):

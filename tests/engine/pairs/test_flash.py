@@ -1,5 +1,7 @@
 """FlashAttention's way through a model, with a slow kernel in its place that runs anywhere."""
 
+import sys
+
 import pytest
 import torch
 
@@ -99,3 +101,16 @@ def test_a_kernel_that_is_wrong_is_found_out():
         flash.check_kernel(scorer.model, batch.sequences._replace(window=3), batch.dense_mask(4))
     flash.check_kernel(scorer.model, batch.sequences._replace(window=3), batch.dense_mask(3))
     flash.check_kernel(scorer.model, batch.sequences, batch.dense_mask())
+
+
+def test_version_4_without_its_own_libraries_counts_as_none(tmp_path, monkeypatch):
+    package = tmp_path / "flash_attn" / "cute"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("import a_library_that_is_missing\n")
+    (package / "interface.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "flash_attn"]:
+        monkeypatch.delitem(sys.modules, name)
+    for cached in (flash.installed, flash._kernels):
+        monkeypatch.setattr(flash, cached.__name__, cached.__wrapped__)
+    assert not flash.installed()

@@ -3,23 +3,26 @@
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Self, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from unmdpo.core.errors import UserError, printable
 from unmdpo.core.settings import Strict
 
 if TYPE_CHECKING:
+    import httpx
     from openai import OpenAI
 
 Q = TypeVar("Q")
 A = TypeVar("A")
 ADDRESS = r"^https?://[^@?#\s]+$"  # keys and passwords belong in the environment
 SHOWN = 300  # characters
+LARGEST, LONGEST = 1 << 24, 600.0  # bytes of an answer, and seconds that it may take to arrive
 ODD = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)  # of reading what has another shape
 ALLOWED = "UNMDPO_ALLOW_KEYS"
 USUAL = {  # host → the variable that its provider's own client reads
@@ -44,6 +47,14 @@ class Endpoint(Strict):
         None, description="environment variable with the API key; default: the usual one of the host's provider"
     )
 
+    @field_validator("endpoint")
+    @classmethod
+    def _check_address(cls, endpoint: str) -> str:
+        place = urlsplit(endpoint)  # raises for half an IPv6 address, and `port` for what is no port
+        if not place.hostname or place.port == 0:
+            raise ValueError("there is no host, or no port 0")
+        return endpoint
+
     def naming(self, policy: str) -> Self:
         """The endpoint for one policy."""
         return self.model_copy(update={"model": self.model.replace("{policy}", policy)})
@@ -65,6 +76,10 @@ def secret_of(settings: Endpoint) -> str | None:
     return secret or None
 
 
+class EndlessAnswer(ValueError):
+    """A server that does not stop sending."""
+
+
 @contextlib.contextmanager
 def explain_errors(settings: Endpoint, who: str, advice: str = "") -> Iterator[None]:
     """Explains a server that does not answer, or not in the shape that was asked for."""
@@ -75,6 +90,8 @@ def explain_errors(settings: Endpoint, who: str, advice: str = "") -> Iterator[N
     except UserError:
         raise
     except OpenAIError as error:
+        if isinstance(error.__cause__, EndlessAnswer):
+            raise UserError(f"{who} returned an unexpected response: {error.__cause__}") from None
         raise UserError(f"{who} did not answer{advice and ' ' + advice}: {shown(error, settings)}") from None
     except ODD as error:
         what = f"{type(error).__name__}: {shown(error, settings)}"
@@ -98,8 +115,21 @@ def open_client(settings: Endpoint, retries: int = 2) -> "OpenAI":
         from openai import OpenAI  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise UserError("an endpoint needs the OpenAI client: pip install 'unmdpo[endpoint]'") from error
-    # local servers need no key, but the client insists on one
-    return OpenAI(base_url=settings.endpoint, api_key=secret_of(settings) or "none", max_retries=retries)
+    from openai import DefaultHttpxClient  # noqa: PLC0415 - an extra
+
+    client = DefaultHttpxClient(event_hooks={"response": [_read_all]})
+    secret = secret_of(settings) or "none"  # local servers need no key, but the client insists on one
+    return OpenAI(base_url=settings.endpoint, api_key=secret, max_retries=retries, http_client=client)
+
+
+def _read_all(response: "httpx.Response") -> None:
+    """Reads the body, unpacked, up to a size and a time that no honest answer takes: a server may send without end."""
+    content, until = bytearray(), time.monotonic() + LONGEST
+    for part in response.iter_bytes():
+        content += part
+        if len(content) > LARGEST or time.monotonic() > until:
+            raise EndlessAnswer(f"it sent more than {LARGEST >> 20} MiB, or for more than {LONGEST / 60:.0f} minutes")
+    response._content = bytes(content)  # what `read` returns from now on
 
 
 def as_they_arrive(asked: Sequence[Q], ask: Callable[[Q], A], workers: int) -> Generator[tuple[int, A]]:

@@ -83,8 +83,8 @@ class PairScorer(nn.Module):
 
     @property
     def compiles(self) -> bool:
-        """Whether layers are compiled on a GPU. What routers do could not be watched, and loops over tokens, as in
-        layers with a state, would be compiled for every length."""
+        """Whether layers are compiled on a GPU. Loops over tokens, as in layers with a state, would be compiled for
+        every length."""
         return self.compilable and self.packing.layout not in ("masked", "single") and can_compile(self.model)
 
     def forward(self, batch: PairBatch) -> Tensor:
@@ -175,7 +175,7 @@ def kernel_options(model: PreTrainedModel) -> dict[str, Any]:
 
 
 def can_compile(model: PreTrainedModel) -> bool:
-    return Router.of(model) is None and not model._is_stateful
+    return not model._is_stateful
 
 
 def compile_layers(scorer: PairScorer) -> None:
@@ -186,10 +186,10 @@ def compile_layers(scorer: PairScorer) -> None:
     layout = scorer.packing.layout
     # a few shapes, each with and without gradient, and a first layer whose input needs no gradient
     torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
-    layers = decoder_layers(scorer.model)
+    layers, plain = decoder_layers(scorer.model), scorer.router is None  # what routers do is watched between graphs
     for layer in layers:
-        layer.compile(fullgraph=True, dynamic=layout != "packed", options=SAME_ROUNDING)
-    if layout == "padded" and not _runs(scorer):  # a family that nobody has tried this with
+        layer.compile(fullgraph=plain, dynamic=layout != "packed", options=SAME_ROUNDING)
+    if (layout == "padded" or not plain) and not _runs(scorer):  # a family that nobody has tried this with
         scorer.compilable = False
         for layer in layers:
             layer._compiled_call_impl = None
