@@ -36,13 +36,11 @@ def planted(copy: Path, mistake: dict[str, Any]) -> str:
 def is_noticed(copy: Path, tests: list[str], seconds: float) -> bool:
     """Whether a test fails, or does not end in time."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", *tests]
-    environment = os.environ | {
-        "PYTHONPATH": str(copy / "src"),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "OMP_NUM_THREADS": "1",
-    }
+    settings = {"PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     try:
-        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=seconds)
+        done = subprocess.run(
+            command, cwd=copy, env=os.environ | settings, capture_output=True, text=True, timeout=seconds
+        )
     except subprocess.TimeoutExpired:
         return True
     if done.returncode not in (0, 1, 2):  # 2: the code cannot even be imported
@@ -71,11 +69,8 @@ def main() -> None:
             (copy / PACKAGE / mistake["file"]).write_text(before, "utf-8")
             planted_in[room] += 1
             noticed[room] += found
-            said = "noticed" if found else "NOT NOTICED"
-            print(
-                f"{number:3} {said} in {time.monotonic() - began:.0f} s: {mistake['file']}: {mistake['wrong']}",
-                flush=True,
-            )
+            said, took = "noticed" if found else "NOT NOTICED", time.monotonic() - began
+            print(f"{number:3} {said} in {took:.0f} s: {mistake['file']}: {mistake['wrong']}", flush=True)
     for room, count in sorted(planted_in.items()):
         print(f"{room}: {noticed[room]} of {count}")
     print(f"all: {noticed.total()} of {planted_in.total()}")

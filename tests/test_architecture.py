@@ -38,8 +38,8 @@ LIBRARIES = {
     "stats": {"numpy", "scipy", "sklearn"},
     "audit": {"numpy", "scipy"},
     "engine": {
-        "torch", "numpy", "scipy", "jinja2", "transformers", "safetensors", "bitsandbytes", "peft", "wandb", "httpx", "openai",
-        "lm_eval", "yaml", "tokenizers", "pydantic", "flash_attn", "triton", "gguf", "huggingface_hub",
+        "torch", "numpy", "scipy", "jinja2", "transformers", "safetensors", "bitsandbytes", "peft", "wandb", "openai",
+        "httpx", "lm_eval", "yaml", "tokenizers", "pydantic", "flash_attn", "triton", "gguf", "huggingface_hub",
     },
     "recipe": {"pydantic", "yaml", "ruamel"},
     "store": {"filelock", "safetensors"},

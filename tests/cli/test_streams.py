@@ -3,29 +3,20 @@
 import errno
 import fcntl
 import subprocess
-import sys
 
 import pytest
 import yaml
 from typer.testing import CliRunner
 
-from tests.worlds.pipeline import recipe
+from tests.worlds.pipeline import WAIT, small_run
 from unmdpo.cli import SCREEN, app
 from unmdpo.core.errors import UserError
 from unmdpo.store.store import Store, _no_locks
 
-WAIT = 240
-
-
-def command(folder, tmp_path):
-    file = tmp_path / "small.yaml"
-    file.write_text(recipe(folder, scales={}, policies={"dpo": {"objective": "dpo"}}, evaluation=None).to_yaml())
-    return [sys.executable, "-m", "unmdpo", "run", str(file), "--store", str(tmp_path / "store")]
-
 
 def test_a_run_goes_on_when_its_reader_leaves(folder, tmp_path):
     """As in `unmdpo run x 2>&1 | head -1`."""
-    with subprocess.Popen(command(folder, tmp_path), stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as run:
+    with subprocess.Popen(small_run(folder, tmp_path), stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as run:
         assert run.stdout.readline()
         run.stdout.close()
         assert run.wait(WAIT) == 0
@@ -33,7 +24,7 @@ def test_a_run_goes_on_when_its_reader_leaves(folder, tmp_path):
 
 
 def test_a_run_without_streams(folder, tmp_path):
-    quoted = subprocess.list2cmdline(command(folder, tmp_path))
+    quoted = subprocess.list2cmdline(small_run(folder, tmp_path))
     assert subprocess.run(["sh", "-c", f"{quoted} >&- 2>&- <&-"], timeout=WAIT, check=False).returncode == 0
     assert [*(tmp_path / "store" / "artifacts" / "policy").glob("*/manifest.json")]
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+import sys
 
 import torch
 
@@ -122,3 +123,13 @@ def judged_by_function(folder, judge, **changes):
         folder, evaluation=evaluation | {"judge": {"function": judge}}, policies={"dpo": {"objective": "dpo"}},
         scales={}, **changes,
     )  # fmt: skip
+
+
+WAIT = 240  # seconds for a small run in a process of its own
+
+
+def small_run(folder, tmp_path):
+    """The command of a run that trains one policy."""
+    file = tmp_path / "small.yaml"
+    file.write_text(recipe(folder, scales={}, policies={"dpo": {"objective": "dpo"}}, evaluation=None).to_yaml())
+    return [sys.executable, "-m", "unmdpo", "run", str(file), "--store", str(tmp_path / "store")]
