@@ -205,6 +205,16 @@ class LoggingSettings(Strict):
     wandb: WandbSettings | None = Field(None, description="Weights & Biases; key and mode come from its environment")
 
 
+class RaySettings(Strict):
+    """What a stage asks of a Ray cluster, besides GPUs, which are counted by what it needs."""
+
+    cpus: Positive = Field(1.0, description="processor cores of a stage, or of each of its ranks")
+    memory: Positive | None = Field(None, description="GiB of host memory that a stage reserves")
+    gpu_type: str | None = Field(None, description="only on this kind of GPU, as Ray names it, such as H100")
+    labels: dict[str, str] = Field({}, description="only on nodes with these labels")
+    runtime_env: dict[str, Any] = Field({}, description="Ray's environment of the run, such as {pip: [unmdpo]}")
+
+
 class ComputeSettings(Strict):
     """How work is done. It changes results only by rounding, so it is not part of any cache key."""
 
@@ -219,6 +229,7 @@ class ComputeSettings(Strict):
     )
     offload_optimizer: bool = Field(False, description="keep the optimizer's moments in host memory")
     checkpoint_minutes: Positive = Field(15.0, description="between two checkpoints of a training")
+    ray: RaySettings = Field(RaySettings(), description="what stages ask of a Ray cluster")
     deterministic: bool = Field(
         False, description="on a GPU, use only kernels that reproduce the same bits, where PyTorch has them"
     )

@@ -76,8 +76,8 @@ class Board(View):
     def cached(self, stage: str) -> None:
         self.there += 1
 
-    def started(self, stage: str) -> None:
-        self.working[stage] = (time.monotonic(), "")
+    def started(self, stage: str, where: str = "") -> None:
+        self.working[stage] = (time.monotonic(), where)
 
     def progress(self, stage: str, text: str) -> None:
         since, _ = self.working.get(stage, (time.monotonic(), ""))

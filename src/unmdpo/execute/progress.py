@@ -86,7 +86,10 @@ class View:
 
     def cached(self, stage: str) -> None: ...
 
-    def started(self, stage: str) -> None: ...
+    def queued(self, stage: str) -> None:
+        """It waits for a place on a cluster."""
+
+    def started(self, stage: str, where: str = "") -> None: ...
 
     def progress(self, stage: str, text: str) -> None: ...
 
@@ -112,8 +115,11 @@ class Events(View):
     def cached(self, stage: str) -> None:
         self._send("cached", stage=stage)
 
-    def started(self, stage: str) -> None:
-        self._send("started", stage=stage)
+    def queued(self, stage: str) -> None:
+        self._send("queued", stage=stage)
+
+    def started(self, stage: str, where: str = "") -> None:
+        self._send("started", stage=stage, **({"where": where} if where else {}))
 
     def progress(self, stage: str, text: str) -> None:
         self._send("progress", stage=stage, share=fraction(text), text=text)
@@ -144,9 +150,12 @@ class Lines(View):
     def noted(self, text: str) -> None:
         self._print(text)
 
-    def started(self, stage: str) -> None:
+    def queued(self, stage: str) -> None:
+        self._print(f"{stage}: queued")
+
+    def started(self, stage: str, where: str = "") -> None:
         self.shown[stage] = time.monotonic()
-        self._print(f"{stage}: started")
+        self._print(f"{stage}: started{where and ' on ' + where}")
 
     def progress(self, stage: str, text: str) -> None:
         self.remaining.note(stage, fraction(text) or 0.0)

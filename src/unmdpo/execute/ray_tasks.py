@@ -1,0 +1,141 @@
+"""What runs on the nodes of a Ray cluster: one stage, or one stage over several ranks as a Ray Train job.
+
+Tasks say where they are and how far they have come to an actor beside the driver, which never makes them wait."""
+
+import os
+import socket
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from filelock import Timeout
+
+from unmdpo.core.errors import OutOfMemory, UserError
+from unmdpo.engine.ranks import Ranks, device_name
+from unmdpo.execute.ranks import take_part
+from unmdpo.recipe import Recipe
+from unmdpo.stages.pipeline import Pipeline, open_pipeline
+from unmdpo.store.store import Store
+
+FULL_GPU = "out of memory: "  # how a rank's problem begins that more room would solve
+RETRIES = 2  # of a stage whose worker died; errors raised by the stage are not retried
+PAUSE = 1.0  # seconds between two reports of a task
+
+
+class Task(NamedTuple):
+    """What a node needs to know."""
+
+    recipe: str
+    root: str
+    stage: str
+    here: str  # the folder that paths in the recipe are relative to
+    microbatch: int | None
+    on_gpus: bool
+
+
+class Outcome(NamedTuple):
+    problem: str | None = None  # what went wrong
+    full: bool = False  # the GPU ran out of memory
+    taken: bool = False  # another run works on this stage
+    seconds: float = 0.0
+
+
+class Ear:
+    """The actor that tasks talk to: (stage, kind, text) in the order of arrival."""
+
+    def __init__(self) -> None:
+        self._said = list[tuple[str, str, str]]()
+
+    def hear(self, stage: str, kind: str, text: str) -> None:
+        self._said.append((stage, kind, text))
+
+    def take(self) -> list[tuple[str, str, str]]:
+        said, self._said = self._said, []
+        return said
+
+
+class Reporter:
+    """Tells the driver's actor what a stage does, at most once a second, and waits for no answer."""
+
+    def __init__(self, ear: Any, stage: str) -> None:
+        self.ear, self.stage, self.last = ear, stage, 0.0
+        self.ear.hear.remote(stage, "started", f"{socket.gethostname()}, {device_name()}")
+
+    def __call__(self, text: str) -> None:
+        if time.monotonic() - self.last >= PAUSE:
+            self.last = time.monotonic()
+            self.ear.hear.remote(self.stage, "progress", text)
+
+
+def work(task: Task, ear: Any) -> Outcome:
+    """Runs a stage on some node. One that another run works on is given back, with its place on the GPU."""
+    began = time.monotonic()
+    try:
+        run = _opened(task)
+        stage = run.stages[task.stage]
+        try:
+            run.store.lock(stage.key).acquire(0).lock.release()
+        except Timeout:
+            return Outcome(taken=True)
+        run.make(stage, Reporter(ear, task.stage))
+    except UserError as error:
+        return Outcome(str(error), isinstance(error, OutOfMemory))
+    except Exception:
+        return Outcome(traceback.format_exc())
+    return Outcome(seconds=time.monotonic() - began)
+
+
+def work_together(task: Task, ear: Any) -> Outcome:
+    """Runs a stage as a Ray Train job with the recipe's number of ranks."""
+    from ray.train import FailureConfig, RunConfig, ScalingConfig  # noqa: PLC0415 - an extra
+    from ray.train.torch import TorchConfig, TorchTrainer  # noqa: PLC0415
+
+    began, run = time.monotonic(), _opened(task)
+    compute, wanted = run.recipe.compute, run.recipe.compute.ray
+    with tempfile.TemporaryDirectory(dir=run.store.root, prefix=".ray-") as records:
+        problem = Path(records) / "problem"
+        trainer = TorchTrainer(
+            _rank,
+            train_loop_config={"task": task._asdict(), "problem": str(problem), "ear": ear},
+            torch_config=TorchConfig(
+                backend="cpu:gloo,cuda:nccl" if task.on_gpus else "gloo", timeout_s=round(60 * compute.rank_minutes)
+            ),
+            scaling_config=ScalingConfig(  # type: ignore[call-arg] # it takes labels since 2.50
+
+                num_workers=run.ranks(run.stages[task.stage]), use_gpu=task.on_gpus,
+                resources_per_worker={"CPU": wanted.cpus, "GPU": int(task.on_gpus)},
+                accelerator_type=wanted.gpu_type, label_selector=wanted.labels or None,
+            ),
+            run_config=RunConfig(name="job", storage_path=records, failure_config=FailureConfig(max_failures=RETRIES)),
+        )  # fmt: skip
+        try:
+            trainer.fit()
+        except Exception:
+            text = problem.read_text("utf-8") if problem.exists() else traceback.format_exc()
+            return Outcome(text.removeprefix(FULL_GPU), text.startswith(FULL_GPU))
+    return Outcome(seconds=time.monotonic() - began)
+
+
+def _rank(config: dict[str, Any]) -> None:
+    """Runs on each rank, in the process group that Ray Train created, and from a folder of Ray Train's own."""
+    task, problem = Task(**config["task"]), Path(config["problem"])
+    if problem.exists():
+        raise RuntimeError("an earlier attempt failed with a user error; reattempt would not help")
+    run = _opened(task)
+    report = Reporter(config["ear"], task.stage) if Ranks.current().first else lambda text: None
+    try:
+        take_part(run, run.stages[task.stage], report)
+    except UserError as error:
+        full = FULL_GPU if isinstance(error, OutOfMemory) else ""
+        problem.write_text(f"{full}{error}", "utf-8")
+        raise
+
+
+def _opened(task: Task) -> Pipeline:
+    """Paths in a recipe are relative to the folder that the run was started in, if this node has it."""
+    if Path(task.here).is_dir():
+        os.chdir(task.here)
+    recipe = Recipe.model_validate_json(task.recipe)
+    return open_pipeline(recipe, Store(Path(task.root))).with_microbatch(task.microbatch)
