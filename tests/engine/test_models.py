@@ -258,7 +258,7 @@ def test_adapters_beside_embeddings_and_misspelled_targets_are_refused():
 @pytest.mark.filterwarnings("ignore")  # bitsandbytes speaks of its kernels
 def test_a_base_in_four_bits_is_proven_and_trained(tokenizer, tmp_path):
     pytest.importorskip("bitsandbytes")
-    model, data = world()
+    model, data = world("llama, wide")
     model.save_pretrained(tmp_path / "base")
     frozen = load_in_four_bits(ModelSource(path=str(tmp_path / "base")), device=CPU)
     adapted = add_lora(frozen, AdapterSettings(rank=4), seed=1)
@@ -274,7 +274,8 @@ def test_a_base_in_four_bits_is_proven_and_trained(tokenizer, tmp_path):
     plain = copy.deepcopy(model)
     plain.load_state_dict(weights)
     found, expected = score(PairScorer(plain), data.pairs, 64), score(scorer, data.pairs, 64)
-    assert torch.allclose(found.nan_to_num(), expected.nan_to_num(), atol=0.05)
+    # some processors multiply by four-bit weights in bfloat16
+    assert torch.allclose(found.nan_to_num(), expected.nan_to_num(), atol=0.05, rtol=2e-3)
 
 
 def test_quantized_weights_are_not_shared_by_ranks(tmp_path):

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
-from tests.worlds.pipeline import events, judged_by, problems, recipe
+from tests.worlds.pipeline import events, judged_by, problems, recipe, write_model
 from unmdpo.cli import app
 from unmdpo.core.errors import UserError
 from unmdpo.execute import execute
@@ -42,7 +42,8 @@ def test_adapters_beside_four_bits(folder, tmp_path):
         "merged": {"objective": "dpo", "training": {"adapter": adapter | {"merge": True}, "learning_rate": 1e-2}},
     }
     evaluation = judged_by("longest") | {"baseline": "four"}
-    small = recipe(folder, policies=policies, scales={}, evaluation=evaluation)
+    wide = {"path": str(write_model(tmp_path / "wide", "llama, wide"))}
+    small = recipe(folder, policies=policies, scales={}, evaluation=evaluation, model=wide)
     run = execute(open_run(small, Store(tmp_path / "store")))
     assert "reference[4-bit]" in run.stages
     first = METRICS.load(run.artifact("policy[four]"))[0]

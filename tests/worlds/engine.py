@@ -28,10 +28,10 @@ def encoded(n=20, invalid=(3, 11)):
     return EncodedPairs.of(EncodedPair(ids(1, 8), ids(1, 9), ids(1, 9), i not in invalid) for i in range(n))
 
 
-@lru_cache(maxsize=1)
-def world():
+@lru_cache(maxsize=2)
+def world(name="llama, tied"):
     """A tiny Llama and twenty pairs with everything known about them; copy the model before changing it."""
-    model = tiny("llama, tied", "sdpa", torch.float32)
+    model = tiny(name, "sdpa", torch.float32)
     pairs = encoded()
     rng = torch.Generator().manual_seed(1)
     data = TrainingData(

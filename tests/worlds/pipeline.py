@@ -13,9 +13,9 @@ from unmdpo.recipe import Recipe
 from unmdpo.results.verify import verify
 
 
-def write_model(folder):
+def write_model(folder, name="llama, tied"):
     word_tokenizer().save_pretrained(folder)
-    tiny("llama, tied", "sdpa", torch.float32).save_pretrained(folder)
+    tiny(name, "sdpa", torch.float32).save_pretrained(folder)
     return folder
 
 
