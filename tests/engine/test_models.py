@@ -274,8 +274,8 @@ def test_a_base_in_four_bits_is_proven_and_trained(tokenizer, tmp_path):
     plain = copy.deepcopy(model)
     plain.load_state_dict(weights)
     found, expected = score(PairScorer(plain), data.pairs, 64), score(scorer, data.pairs, 64)
-    # some processors multiply by four-bit weights in bfloat16
-    assert torch.allclose(found.nan_to_num(), expected.nan_to_num(), atol=0.05, rtol=2e-3)
+    # on some processors bitsandbytes rounds the scales of four-bit weights to bfloat16
+    assert torch.allclose(found.nan_to_num(), expected.nan_to_num(), atol=0.05, rtol=5e-3)
 
 
 def test_quantized_weights_are_not_shared_by_ranks(tmp_path):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unmdpo.cli.output import say
+from unmdpo.cli.output import check_target, say
 from unmdpo.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -96,19 +96,6 @@ def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:
         return tuple(float(part) for part in text.split(","))
     except ValueError as error:
         raise UserError(f"{option} should be numbers separated by commas, not '{text}'") from error
-
-
-def check_target(path: Path | None) -> None:
-    """Checks before the work, not after it, that the result can be written."""
-    from unmdpo.core.files import check_outside_stores
-
-    if path is None:
-        return
-    check_outside_stores(path)
-    if not path.name or path.is_dir():
-        raise UserError(f"the result should go to a file, not the folder '{path}'")
-    if not path.parent.is_dir():
-        raise UserError(f"{path}: the folder {path.parent} does not exist")
 
 
 def _write(path: Path | None, result: "SupportAudit | StrengthAudit") -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unmdpo.cli.output import cell, say
+from unmdpo.cli.output import cell, check_target, say
 from unmdpo.cli.run import HERE, Overrides, RecipeArgument, StoreOption, open_named
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def table(
     from unmdpo.results.grid import Grid
     from unmdpo.results.verify import verify
 
+    check_target(out, ".txt", ".md", ".csv", ".tex")
     opened = {name: open_named(name, None, store, rehash=True) for name in runs}
     for name, run in opened.items():
         if not run.summarized:
@@ -149,17 +150,28 @@ def answers(
     overrides: Overrides = None,
     form: Annotated[Format, typer.Option("--format", help="Whose format.")] = Format.alpaca_eval,
     out: Annotated[Path | None, typer.Option(help="File to write. Default: outputs.json or POLICY.jsonl.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that exists.")] = False,
     store: StoreOption = HERE,
 ) -> None:
     """Write a policy's answers for AlpacaEval, for Arena-Hard-Auto, or as JSON lines."""
+    from unmdpo.core.errors import UserError
     from unmdpo.core.files import write_lines
     from unmdpo.data import alpaca, arena
 
+    out = out or Path("outputs.json" if form is Format.alpaca_eval else f"{policy}.jsonl")
+    check_target(out, ".json" if form is Format.alpaca_eval else ".jsonl")
+    if out.exists() and not force:
+        raise UserError(f"{out} exists: choose another name with --out, or write over it with --force")
     rows = open_named(recipe, overrides, store).generations(policy, panel)
     if form is not Format.jsonl:
         rows = [row for row in rows if row["sample"] == 0]  # one answer to each prompt is all that they take
-    out = out or Path("outputs.json" if form is Format.alpaca_eval else f"{policy}.jsonl")
     if form is Format.alpaca_eval:
+        several = sum(len(row["prompt"]) > 1 for row in rows)
+        if several:
+            raise UserError(
+                f"{several} of {len(rows)} prompts have several messages, but AlpacaEval's `instruction` is one text: "
+                "choose another --format"
+            )
         alpaca.write_outputs(out, policy, [(row["prompt"][-1].content, row["text"]) for row in rows], panel)
     elif form is Format.arena_hard:
         arena.write_answers(out, policy, rows)

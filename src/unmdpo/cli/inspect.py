@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unmdpo.cli.output import cell, say
+from unmdpo.cli.output import cell, check_target, say
 from unmdpo.cli.run import HERE, Overrides, RecipeArgument, StoreOption, open_named, show_outcomes
 
 if TYPE_CHECKING:
@@ -206,6 +206,7 @@ def scale(
     if check:
         _check_scale(recipe, name, overrides, store)
         return
+    check_target(out, ".parquet")
     from unmdpo.data import load_comparisons
     from unmdpo.data.domains import modal_domains
     from unmdpo.results.scale import write_table
@@ -249,6 +250,7 @@ def report(
     ] = None,
 ) -> None:
     """Write one HTML page about the finished stages of a run, or of several."""
+    check_target(out, ".html")
     from unmdpo.lab.demo import truth_of
     from unmdpo.report import write_comparison, write_report
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unmdpo.cli.audit import Config, Data, MaxBadRows, Revision, Source, StrictRows, check_target
+from unmdpo.cli.audit import Config, Data, MaxBadRows, Revision, Source, StrictRows
 from unmdpo.cli.look import Columns, Labels, reading_of, rule_of
-from unmdpo.cli.output import cell, say
+from unmdpo.cli.output import cell, check_target, say
 
 if TYPE_CHECKING:
     from unmdpo.stages.shared.judge_measure import Measured
@@ -147,6 +147,7 @@ def measure(
     strict: StrictRows = False,
 ) -> None:
     """Measure any judge: accuracy by strength and domain, against length; on RewardBench 2, its own scores."""
+    check_target(out, ".json")
     from unmdpo.core.files import write_json
     from unmdpo.data import DataRef
     from unmdpo.data.reward_bench import is_reward_bench

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unmdpo.cli.audit import Config, Data, Json, MaxBadRows, Revision, Source, StrictRows, check_target
-from unmdpo.cli.output import say
+from unmdpo.cli.audit import Config, Data, Json, MaxBadRows, Revision, Source, StrictRows
+from unmdpo.cli.output import check_target, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,6 +6,7 @@ the real name.
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -70,9 +71,12 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def put_in_place(aside: Path, path: Path) -> None:
-    """Renames the temporary path. An existing folder is removed first; an existing file is replaced in one step."""
-    if path.is_dir():
+    """Renames the temporary path. A folder replaces a folder, and a file a file, in one step; a file takes no other
+    thing's place."""
+    if aside.is_dir() and path.is_dir():
         shutil.rmtree(path)
+    elif path.exists() and not path.is_file():
+        raise OSError(errno.EEXIST, "something that is no file is there already", str(path))
     aside.replace(path)
 
 
@@ -111,15 +115,22 @@ def apply_umask(folder: Path) -> None:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """Every file below a folder, sorted; without hidden ones, those that Python keeps,
-    and stores of ours, whose files are results."""
-    found = []
-    for parent, folders, names in os.walk(folder):
+    """Every file below a folder, sorted, linked folders included; without hidden ones, those that Python keeps,
+    and stores of ours, whose files are results. A link that leads nowhere is an error: something is missing."""
+    found, entered = [], set[str]()
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        if (place := os.path.realpath(parent)) in entered:  # links may go round in circles
+            folders.clear()
+            continue
+        entered.add(place)
         if {*folders} >= STORE:
             folders.clear()  # and so is not entered
             continue
-        folders[:] = [name for name in folders if not name.startswith(".") and name != "__pycache__"]
+        folders[:] = [name for name in sorted(folders) if not name.startswith(".") and name != "__pycache__"]
         found += [Path(parent) / name for name in names if not name.startswith(".")]
+    for path in found:
+        if path.is_symlink() and not path.exists():
+            raise UserError(f"{path} is a link to {path.readlink()}, which does not exist: is a download complete?")
     return sorted(path for path in found if path.is_file())
 
 

@@ -11,6 +11,7 @@ from unmdpo.core.settings import PanelSize
 from unmdpo.data.identity import Prompt, prompt_hash
 from unmdpo.data.readers.files import read_strictly
 from unmdpo.data.rows import Row
+from unmdpo.data.sources.pair_texts import asked
 
 PROMPTS = ("prompt", "instruction")  # the second is AlpacaEval's
 TURNS = "turns"  # MT-Bench's, and the first Arena-Hard's
@@ -127,13 +128,12 @@ def read_scales(path: Path) -> dict[str, float]:
 def _prompt(row: Row) -> Prompt:
     column = next((name for name in PROMPTS if name in row), None)
     if column is not None:
-        return row.prompt(column)
+        return (*row.tools(), *asked(row, column))
     if TURNS not in row:
         raise row.error(f"no prompt: there should be a column '{PROMPTS[0]}' or '{PROMPTS[1]}'")
     turns = row.items(TURNS)
     if len(turns) != 1:
         raise row.error(f"{len(turns)} turns, but answers are to one: keep the first in a column '{PROMPTS[0]}'")
     (turn,) = turns
-    return replace(row, values={PROMPTS[0]: turn.get("content") if isinstance(turn, dict) else turn}).prompt(
-        PROMPTS[0]
-    )
+    text = turn.get("content") if isinstance(turn, dict) else turn
+    return asked(replace(row, values={**row.values, PROMPTS[0]: text}), PROMPTS[0])

@@ -270,7 +270,7 @@ def _is_message(item: object) -> bool:
 
 
 def _parsed_number(text: str) -> float | int | str:
-    for read in (int, float):
+    for read in (int, float) if "_" not in text else ():  # Python's own 1_000
         try:
             return read(text)
         except ValueError:

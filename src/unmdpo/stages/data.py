@@ -28,6 +28,7 @@ from unmdpo.store.artifact import ArtifactFile
 
 MANY = 0.05  # share of the comparisons that may be left out without a word
 AFTER = "after "  # begins the names of inputs whose prompts a panel leaves out
+TRAINING = "training"  # the comparisons that policies learn from
 LOST_TO = {"read": "rows read", "bad": "bad", "ties": "ties"}
 
 
@@ -84,11 +85,11 @@ def panel(graph: Graph, name: str) -> Stage[PanelSettings]:
     assert graph.recipe.evaluation is not None
     panels = graph.recipe.evaluation.panels
     spec, earlier = panels[name], [*panels][: [*panels].index(name)]
-    inputs: dict[str, Stage[PanelSettings] | Stage[ValidationSettings]] = {
-        f"{AFTER}{other}": panel(graph, other) for other in earlier
-    }
+    inputs: dict[str, Stage[Any]] = {f"{AFTER}{other}": panel(graph, other) for other in earlier}
     if spec.path is None:
         inputs[VALIDATION_STAGE.name] = validation(graph)
+    if spec.path is not None or graph.recipe.data.validation.path is not None:  # nobody kept them apart
+        inputs[TRAINING] = comparisons(graph)
     settings = PanelSettings(size=spec.size, seed=spec.seed, path=spec.path, files=graph.files([spec.path]))
     return graph.stage(PANEL_STAGE, settings, inputs, PANEL_STAGE.stage_name(name))
 
@@ -180,7 +181,18 @@ def draw_panel(job: Job[PanelSettings]) -> Notes:
     known = [prompts[name] for name in drawn], [domains[name] for name in drawn], [ids.get(name, "") for name in drawn]
     chosen = Panel(drawn, *known)
     job.save(PANEL, chosen)
-    return {"prompts": len(chosen), "candidates": len(domains)}
+    notes = {"prompts": len(chosen), "candidates": len(domains)}
+    if TRAINING not in job.inputs:
+        return notes
+    known_before = len({*drawn} & {*job.load(COMPARISONS, TRAINING).prompt_hashes()})
+    if known_before:
+        warnings.warn(
+            f"{job.stage.name}: {known_before:,} of {len(drawn):,} prompts are training prompts, so answers to them "
+            "say little about new ones",
+            UnmdpoWarning,
+            stacklevel=2,
+        )
+    return notes | {"training_prompts": known_before}
 
 
 def encode(job: Job[EncodedSettings]) -> Notes:

@@ -7,6 +7,7 @@ import gzip
 import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -168,9 +169,18 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         ) from error
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose names differ: of two values of a name, Python would keep the last without a word."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise ValueError(f"the name '{twice}' stands twice in an object")
+    return made
+
+
 def _decode(where: Origin | Path, content: bytes, encoding: str) -> Any:
     try:
-        return json.loads(content.decode(encoding))
+        return json.loads(content.decode(encoding), object_pairs_hook=_once)
     except UnicodeDecodeError as error:
         utf16 = error.object[:2] in (b"\xff\xfe", b"\xfe\xff")
         what = "it is UTF-16" if utf16 else f"byte {error.start} is 0x{error.object[error.start]:02x}"
@@ -258,11 +268,18 @@ def _tsv(path: Path, bad: BadRows) -> Iterator[Row]:
     return read_csv(str(path), lambda: open_file(path), bad, delimiter="\t")
 
 
+def _check_names(path: Path, names: list[str]) -> None:
+    if len({*names}) < len(names):
+        twice = next(name for name, count in Counter(names).items() if count > 1)
+        raise DataError(path, f"the column '{twice}' stands twice: rename one of them")
+
+
 def _table(batches: Callable[[Path], Iterator[pyarrow.RecordBatch]], what: str) -> Reader:
     def read(path: Path, _: BadRows) -> Iterator[Row]:
         number = 0
         try:
             for batch in batches(path):
+                _check_names(path, batch.schema.names)
                 for start in range(0, batch.num_rows, 512):
                     for values in batch.slice(start, 512).to_pylist():
                         number += 1

@@ -27,14 +27,14 @@ def pair_texts(row: Row) -> tuple[Prompt, Said, Said]:
         return with_system(row, prompt), chosen, rejected
     if column is None:
         return _whole(row, names)
-    return _asked(row, column), _answer(row, names[0]), _answer(row, names[1])
+    return asked(row, column), _answer(row, names[0]), _answer(row, names[1])
 
 
 def prompt_column(row: Row) -> str | None:
     return next((name for name in PROMPTS if name in row.values), None)
 
 
-def _asked(row: Row, column: str) -> Prompt:
+def asked(row: Row, column: str) -> Prompt:
     """The prompt in its own column, perhaps with Alpaca's `input` and `history`, or a `system` message beside it."""
     prompt = row.conversation(column)
     if column == "instruction" and isinstance(row.value(column), str) and row.optional_text("input"):

@@ -13,6 +13,7 @@ from unmdpo.data.identity import Prompt, prompt_hash
 from unmdpo.data.rows import Row
 from unmdpo.data.sources.annotated import marked_turns
 from unmdpo.data.sources.base import Reader, Source, shape
+from unmdpo.data.sources.pair_texts import asked
 from unmdpo.data.sources.transcripts import turns_of
 from unmdpo.data.strength import PairRule
 
@@ -60,11 +61,7 @@ def in_one_row(answers: Answers) -> Reader:
 
     def read(source: Source, rows: Iterable[Row], bad: BadRows) -> Iterator[Comparison]:
         for found in bad.parse(rows, several):
-            for pair in _compared(found, source.settings.pairing, bad):
-                if pair.chosen == pair.rejected:
-                    bad.left_out["two answers to a prompt are the same text"] += 1
-                else:
-                    yield pair
+            yield from _compared(found, source.settings.pairing, bad)
 
     return read
 
@@ -75,6 +72,9 @@ def _compared(answers: Sequence[Answer], pairing: PairRule, bad: BadRows) -> Ite
         bad.left_out[f"pairs beyond {pairing.most:,} of a prompt, drawn at random"] += left_out
     for better, worse, gap in pairing.select([answer.score for answer in answers]):
         good = answers[better]
+        if good.text == answers[worse].text:
+            bad.left_out["two answers to a prompt are the same text"] += 1
+            continue
         yield Comparison(
             prompt=good.prompt,
             chosen=good.text,
@@ -95,7 +95,7 @@ def _mean(row: Row, where: str, scores: object) -> float:
 
 
 def _scored(row: Row) -> list[Answer]:
-    prompt = row.prompt("prompt")
+    prompt = (*row.tools(), *asked(row, "prompt"))
     about = (row.origin, row.optional_text("domain"), row.optional_text("language"))
     if "responses" not in row:
         score = row.number("score") if "score" in row else _mean(row, "scores", row.items("scores"))

@@ -39,6 +39,7 @@ OF_TIES = {"about", "roughly", "are", "is", "the", "good", "bad", "poor", "prefe
 BAD = {"bad", "poor", "neither", "bothbad"}
 NUMBER, BY_NUMBER = re.compile(r"[-+]?\d{1,6}(\.0+)?"), {0: 0, 1: -1, 2: 1}
 ARTICLE, WORD = re.compile(r"\ba (?=(?:bit|little|lot|tie|draw)\b)"), re.compile(r"[^\W_]+(?:'\w+)?")
+ODD = re.compile(r"[^\w\s.,:;()\[\]'\"/-]|(?<!\w)-|-(?!\w)")  # a sign may turn a label around: !A, A--, A <
 MOST = 20  # steps of a scale that is spelled out
 OTHER_KIND = "say what all labels mean with strength.labels, or --label"
 
@@ -70,7 +71,13 @@ class Reader:
             return row.as_integer(column, number, -self.rule.levels, self.rule.levels)
         if number is not None and number not in self.numbers:
             raise UserError(f"{row.origin}: '{column}' is {number}, and no label before was: {OTHER_KIND}")
-        found = self._spoken(_words(label)) if number is None else BY_NUMBER[number]
+        words = _words(label)
+        if number is None and not self.graded and {*words} & (STRONG | WEAK):
+            raise UserError(
+                f"{row.origin}: '{column}' says how much better, and none of the first {HEAD} labels did: {OTHER_KIND}"
+            )
+        odd = ODD.search(str(label).strip().rstrip(".!"))
+        found = BY_NUMBER[number] if number is not None else None if odd else self._spoken(words)
         if found is None:
             raise row.error(f"'{column}' is {str(label)[:40]!r}, which does not say which response is better")
         return found

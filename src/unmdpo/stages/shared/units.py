@@ -102,6 +102,8 @@ def weights(rows: Sequence[Comparison], valid: Tensor) -> Tensor | None:
     if not said.any():
         return None
     mean = given[said].mean()
+    if not mean.isfinite():
+        raise UserError("the weights of all comparisons are too large to add up: divide them by their mean")
     if not mean:
         raise UserError("the weights of all comparisons are zero: give some of them a positive weight")
     return torch.where(given.isnan(), 1.0, given / mean).float()
