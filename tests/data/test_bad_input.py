@@ -73,6 +73,7 @@ def test_bad_scored_row(tmp_path, row, message):
     [
         (b'{"context": [', "malformed JSON at column"),
         (b"[" * 100_000, "malformed JSON"),
+        (b'{"chosen": "a", "rejected": "b", "chosen": "c"}', "the name 'chosen' stands twice"),
         (b'{"a": "\xff\xfe"}', "not UTF-8 (byte 7 is 0xff)"),
     ],
 )
@@ -288,3 +289,42 @@ def test_drawn_pairs_are_pairs():
     some = PairRule(most=20)  # all but one: every place is unranked to its own pair
     assert {(b, w) for b, w, _ in some.select(scores)} < {(b, w) for b in scores for w in scores if b > w}
     assert len(set(some.select(scores))) == 20
+
+
+def test_a_column_that_stands_twice_in_a_table(tmp_path):
+    table = pyarrow.table([["q"], ["a"], ["b"], ["c"]], names=["prompt", "chosen", "rejected", "chosen"])
+    pyarrow.parquet.write_table(table, tmp_path / "twice.parquet")
+    with pytest.raises(DataError, match="the column 'chosen' stands twice"):
+        load_comparisons(str(tmp_path / "twice.parquet"))
+
+
+def test_linked_folders_are_read_and_links_to_nowhere_are_named(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    write_text(tmp_path / "data", [{"prompt": "Q", "chosen": "a", "rejected": "b", "strength": 1}])
+    write_text(tmp_path / "elsewhere", [{"prompt": "R", "chosen": "a", "rejected": "b", "strength": 2}])
+    (tmp_path / "data" / "more").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "round").symlink_to(tmp_path / "data")
+    assert len(load_comparisons(str(tmp_path / "data"))) == 2
+    (tmp_path / "data" / "train-00002.jsonl").symlink_to(tmp_path / "gone")
+    with pytest.raises(UserError, match=r"train-00002\.jsonl is a link to .*gone, which does not exist"):
+        load_comparisons(str(tmp_path / "data"))
+
+
+def test_numbers_as_python_writes_them_are_no_numbers(tmp_path):
+    with pytest.raises(DataError, match="'score' should be a number, not text"):
+        load_comparisons(write_text(tmp_path, [{"prompt": "Q", "response": "r", "score": "1_0"}]), source="scored")
+
+
+@pytest.mark.filterwarnings("ignore:the margins take too few")
+def test_scored_responses_belong_to_their_system_message(tmp_path):
+    rows = [
+        {"system": system, "prompt": "Q", "response": text, "score": score}
+        for system, text, score in (("kind", "a", 3), ("rude", "b", 1), ("kind", "c", 1), ("kind", "a", 2))
+    ]
+    (only,) = {(row.prompt[0].content, row.chosen, row.rejected) for row in scored(tmp_path, rows)}
+    assert only == ("kind", "a", "c")
+
+
+def scored(tmp_path, rows):
+    return load_comparisons(write_text(tmp_path, rows), source="scored")

@@ -146,3 +146,19 @@ def test_pairs_that_say_which_is_better_are_read_as_before(tmp_path):
     path.write_text(json.dumps(row) + "\n")
     found = load(DataRef(str(path)), Reading())
     assert (found.source, found.rows[0].chosen) == ("preference", "G")
+
+
+@pytest.mark.parametrize("label", ["!A", "-A", "A--", "A <", "~A", "👎 A", "A ✗", "A?", "not-A"])
+def test_a_sign_that_may_turn_a_label_around_is_not_read_over(tmp_path, label):
+    with pytest.raises(DataError, match="does not say which response is better"):
+        read(tmp_path, ["A", "B", label])
+
+
+@pytest.mark.parametrize("label", ["A.", "A!", "[[A]]", "(A)", '"A"', "model-a"])
+def test_what_only_surrounds_a_label_changes_nothing(tmp_path, label):
+    assert read(tmp_path, [label])[0] == [-1]
+
+
+def test_degrees_that_come_late_do_not_change_what_came_before(tmp_path):
+    with pytest.raises(UserError, match="none of the first 200 labels did"):
+        read(tmp_path, ["A is better"] * 205 + ["A is much better"])

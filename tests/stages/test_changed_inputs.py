@@ -8,7 +8,7 @@ import pytest
 
 from tests.worlds.pipeline import Seen, judged_by_function, problems, recipe, world
 from unmdpo.core.errors import UserError
-from unmdpo.engine.inference.function_judge import function_files
+from unmdpo.engine.inference.function_judge import function_files, open_function
 from unmdpo.engine.inference.judges import FunctionSettings
 from unmdpo.execute import execute
 from unmdpo.results.run import open_run
@@ -93,6 +93,25 @@ def test_a_judge_s_modules_belong_to_it(tmp_path, monkeypatch):
     found = function_files(FunctionSettings(function="judging.deep.deeper:judge"))
     assert {os.path.relpath(file, package) for file in found} == {"__init__.py", "deep/__init__.py", "deep/deeper.py"}
     assert function_files(FunctionSettings(function="no_such.module:judge")) == []
+
+
+def test_a_judge_is_what_is_in_its_file(tmp_path, monkeypatch):
+    """Python would take its old bytecode: size and time are the same."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    for number in (1, 2):
+        (tmp_path / "sized.py").write_text(f"def judge(prompts, said):\n    return [float({number})] * len(said)\n")
+        os.utime(tmp_path / "sized.py", (1e9, 1e9))
+        judge = open_function(FunctionSettings(function="sized:judge"))
+        assert judge([()], ["a"]) == [number]
+
+
+@pytest.mark.parametrize("returned", ["{0: 1.0}", "'1'", "b'1'"])
+def test_a_judge_returns_a_list(tmp_path, monkeypatch, returned):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "odd_judge.py").write_text(f"def judge(prompts, said):\n    return {returned}\n")
+    with pytest.raises(UserError, match="should return a list of numbers"):
+        open_function(FunctionSettings(function="odd_judge:judge"))([()], ["a"])
 
 
 def test_answers_are_judged_again_when_a_helper_changes(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from tests.worlds.gguf import write_gguf
 from tests.worlds.pipeline import judged_by, problems, recipe, world
 from unmdpo.cli import app
-from unmdpo.core.errors import DataError, UserError
+from unmdpo.core.errors import DataError, UnmdpoWarning, UserError
 from unmdpo.core.settings import Strict
 from unmdpo.data.panels import read_prompts
 from unmdpo.engine.models import load_model
@@ -266,3 +266,32 @@ def test_kinds_of_stages_that_have_no_ranks_are_named(folder, tmp_path):
     run = open_run(recipe(folder, compute={"ranks_of": {"polices": 2}}), Store(tmp_path / "store"))
     with pytest.raises(UserError, match=r"ranks_of: no stages of kind 'polices' have ranks; did you mean 'policy'"):
         execute(run)
+
+
+def test_prompts_of_files_keep_what_comes_before_the_question(tmp_path):
+    """As in training data, so that they are the same prompts."""
+    path = tmp_path / "prompts.jsonl"
+    rows = [
+        {"system": "Be kind.", "prompt": "Why?"},
+        {"system": "Be rude.", "prompt": "Why?"},
+        {"instruction": "Translate", "input": "Hallo"},
+        {"prompt": "And now?", "history": [["Why?", "Because."]]},
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    prompts = [[message.content for message in prompt] for prompt in read_prompts(path)[0].values()]
+    assert prompts == [
+        ["Be kind.", "Why?"], ["Be rude.", "Why?"], ["Translate\nHallo"], ["Why?", "Because.", "And now?"],
+    ]  # fmt: skip
+
+
+def test_a_panel_of_training_prompts_is_named(folder, tmp_path):
+    rows = [json.loads(line) for line in (folder / "data.jsonl").read_text().splitlines()]
+    path = tmp_path / "panel.jsonl"
+    path.write_text("".join(json.dumps({"prompt": row["context"]}) + "\n" for row in rows[:6]))
+    small = recipe(
+        folder, evaluation=judged_by("longest") | {"panels": {"one": {"size": 3, "seed": 1, "path": str(path)}}}
+    )
+    run = open_run(small, Store(tmp_path / "store"))
+    with pytest.warns(UnmdpoWarning, match=r"panel\[one\]: \d of 3 prompts are training prompts"):
+        execute(run, until="panel[one]")
+    assert run.artifact("panel[one]").manifest["notes"]["training_prompts"] > 0

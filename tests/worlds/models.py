@@ -31,7 +31,9 @@ TINY = {
 MODELS = {
     "llama, tied": (LlamaForCausalLM, LlamaConfig, {"tie_word_embeddings": True}),
     "llama, wide": (  # widths are multiples of 64, a block of four-bit weights, which some processors insist on
-        LlamaForCausalLM, LlamaConfig, {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16},
+        LlamaForCausalLM,
+        LlamaConfig,
+        {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16},
     ),
     "llama, untied": (LlamaForCausalLM, LlamaConfig, {"tie_word_embeddings": False}),
     "qwen2": (Qwen2ForCausalLM, Qwen2Config, {}),

@@ -10,8 +10,6 @@ import traceback
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from filelock import Timeout
-
 from unmdpo.core.errors import OutOfMemory, UserError
 from unmdpo.engine.ranks import Ranks, device_name
 from unmdpo.execute.ranks import take_part
@@ -75,9 +73,7 @@ def work(task: Task, ear: Any) -> Outcome:
     try:
         run = _opened(task)
         stage = run.stages[task.stage]
-        try:
-            run.store.lock(stage.key).acquire(0).lock.release()
-        except Timeout:
+        if run.store.is_taken(stage.place):
             return Outcome(taken=True)
         run.make(stage, Reporter(ear, task.stage))
     except UserError as error:

@@ -135,6 +135,16 @@ class Store:
         """Held while a run's record is written, and while what no record names is removed."""
         return self.lock(".records")
 
+    def is_taken(self, place: str) -> bool:
+        """Whether somebody works on the artifact for this place."""
+        lock = self.lock(place.rpartition("/")[2])
+        try:
+            lock.acquire(0)
+        except Timeout:
+            return True
+        lock.release()
+        return False
+
     def lock(self, key: str) -> FileLock:
         self.prepare()
         return FileLock(self.root / "locks" / key)

@@ -169,6 +169,9 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         ) from error
 
 
+CAREFUL = 1000  # rows of a file whose names are compared, which takes as long as parsing; a tool errs in all
+
+
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object whose names differ: of two values of a name, Python would keep the last without a word."""
     made = dict(pairs)
@@ -180,7 +183,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _decode(where: Origin | Path, content: bytes, encoding: str) -> Any:
     try:
-        return json.loads(content.decode(encoding), object_pairs_hook=_once)
+        careful = isinstance(where, Path) or where.row <= CAREFUL
+        return json.loads(content.decode(encoding), object_pairs_hook=_once if careful else None)
     except UnicodeDecodeError as error:
         utf16 = error.object[:2] in (b"\xff\xfe", b"\xfe\xff")
         what = "it is UTF-16" if utf16 else f"byte {error.start} is 0x{error.object[error.start]:02x}"
