@@ -1,11 +1,12 @@
 """Small files: what is no such file is a sentence, and nothing waits for ever."""
 
 import os
+from pathlib import Path
 
 import pytest
 
 from unmdpo.core import files
-from unmdpo.core.files import read_sealed, read_small, read_small_json, with_seal, write_json
+from unmdpo.core.files import read_sealed, read_small, read_small_json, sync, with_seal, write_json
 
 
 def test_what_is_no_small_file(tmp_path, monkeypatch):
@@ -39,3 +40,14 @@ def test_what_is_sealed_is_exactly_what_was_written(tmp_path):
     path.unlink()
     os.mkfifo(path)
     assert read_sealed(path) is None
+
+
+def test_every_file_of_a_folder_is_flushed(tmp_path, monkeypatch):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    for name in ("one", "a/two", "a/b/three"):
+        (tmp_path / name).write_text("x")
+    flushed = []
+    monkeypatch.setattr(os, "fsync", lambda handle: flushed.append(str(Path(f"/dev/fd/{handle}").readlink())))
+    sync(tmp_path)
+    assert {*flushed} == {str(path) for path in [tmp_path, *tmp_path.rglob("*")]}
+    assert flushed[-1] == str(tmp_path)  # last, since it names the others

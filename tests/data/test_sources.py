@@ -374,3 +374,16 @@ def test_hub_failure_says_what_to_do(mirror):
 def test_path_that_is_no_hub_name_is_not_sought_there():
     with pytest.raises(UserError, match="no such file or folder"):
         load_comparisons("data/train.jsonl")
+
+
+def test_a_system_message_is_no_turn_of_an_arena(tmp_path):
+    def talk(answer):
+        said = (("system", "be kind"), ("user", "Q"), ("assistant", answer), ("user", "R"), ("assistant", "later"))
+        return [{"role": role, "content": content} for role, content in said]
+
+    row = {"conversation_a": talk("one"), "conversation_b": talk("two"), "winner": "model_a", "turn": 1}
+    path = tmp_path / "battles.jsonl"
+    path.write_text(json.dumps(row | {"model_a": "x", "model_b": "y"}) + "\n")
+    (found,) = load_comparisons(str(path), source="arena")
+    assert [message.content for message in found.prompt] == ["be kind", "Q"]
+    assert (found.chosen, found.rejected) == ("one", "two")

@@ -293,3 +293,12 @@ def test_mixdpo_validation_draws():
     knobs, _ = objective.adapt(log_ratios(3), state, train=False)
     noise = torch.randn(3, 16, generator=torch.Generator().manual_seed(42 + 1501), dtype=torch.float64)
     assert torch.allclose(knobs.beta, torch.exp(math.log(0.1) + 0.6 * noise))
+
+
+def test_beta_dpo_draws_anew_in_every_update():
+    """From one generator, so that two updates on one batch select differently."""
+    objective, a = OBJECTIVES["beta-dpo"], log_ratios(n=40, spread=0.1)
+    first, state = objective.adapt(a, objective.init(42))
+    second, after = objective.adapt(a, state)
+    assert not torch.equal(first.weight, second.weight)
+    assert not torch.equal(state.generator, after.generator)

@@ -3,13 +3,18 @@
 import pytest
 import torch
 
+from tests.worlds.models import PAIRS
 from tests.worlds.pipeline import recipe, world
 from unmdpo.core.errors import UserError
+from unmdpo.engine.settings import ObjectiveChoice
+from unmdpo.engine.text.encoded import EncodedPairs
 from unmdpo.execute import execute
+from unmdpo.objectives import OBJECTIVES
 from unmdpo.recipe import Recipe, load_recipe
 from unmdpo.results.run import open_run
 from unmdpo.stages.scales import evidence_with_beta, residuals
 from unmdpo.stages.shared.files import EVIDENCE
+from unmdpo.stages.shared.training import with_beta
 from unmdpo.store.store import Store
 
 LEVELS = (0.5, 1.0, 4.0)
@@ -101,3 +106,15 @@ def test_levels_that_the_data_exceeds_are_reported_by_the_pilots(tmp_path):
                    scales={"seq": {"estimator": "pooled"}})  # fmt: skip
     with pytest.raises(UserError, match="strength 3 is outside the map's 1 levels"):
         execute(open_run(small, Store(tmp_path / "store")))
+
+
+@pytest.mark.parametrize("name", [name for name, objective in OBJECTIVES.items() if objective.own_beta])
+def test_objectives_with_a_beta_of_their_own_keep_it(name):
+    """IPO's is a regularization, and no length of responses changes it."""
+    pairs = EncodedPairs.of(PAIRS)
+    assert with_beta(ObjectiveChoice(name=name), 0.05, pairs).settings == {}
+    assert with_beta(ObjectiveChoice(name="dpo"), 0.05, pairs).settings == {"beta": 0.05}
+
+
+def test_ipo_has_a_beta_of_its_own():
+    assert OBJECTIVES["ipo"].own_beta

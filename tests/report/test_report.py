@@ -5,7 +5,7 @@ import gzip
 import json
 import re
 import shutil
-from dataclasses import replace
+from dataclasses import fields, replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -21,7 +21,8 @@ from unmdpo.core.errors import UserError
 from unmdpo.execute import execute
 from unmdpo.recipe import Recipe
 from unmdpo.report import charts, write_comparison, write_report
-from unmdpo.report.collect import collect
+from unmdpo.report.charts import Interval, forest
+from unmdpo.report.collect import Facts, StageTime, _means, collect
 from unmdpo.report.curves import Curves
 from unmdpo.report.page import amount, render
 from unmdpo.report.several import differing
@@ -442,3 +443,28 @@ def test_it_fits_a_phone_and_a_desk(run, browser, tmp_path, width):
     page.goto(path.as_uri())
     expect(page.locator("#count")).not_to_be_empty()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_numbers_of_the_report_by_hand(done):
+    costs = [
+        StageTime("pilot[0]", "pilot", 3.0, *[None] * (len(fields(StageTime)) - 3)),
+        StageTime("policy[dpo]", "policy", 9.0, *[None] * (len(fields(StageTime)) - 3)),
+    ]
+    assert Facts(done, costs=costs).pilot_share == pytest.approx(0.25)
+    means = _means(np.array([0, 0, 0, 1, 2]), np.array([1.0, 3.0, np.nan, np.nan, 5.0]), 3)
+    assert means[0] == 2.0  # of the two that are numbers
+    assert np.isnan(means[1])
+    assert means[2] == 5.0
+
+
+def test_a_whisker_reaches_from_end_to_end():
+    page = forest([Interval("a", 50.0, 40.0, 70.0), Interval("b", 45.0, 30.0, 60.0)], "t", "x", 50.0)
+    ends = [
+        tuple(map(float, found)) for found in re.findall(r'x1="([\d.]+)"[^>]*x2="([\d.]+)"[^>]*class="whisker"', page)
+    ]
+    ends = ends or [
+        (float(x1), float(x2)) for x1, x2 in re.findall(r'class="whisker"[^>]*x1="([\d.]+)"[^>]*x2="([\d.]+)"', page)
+    ]
+    (a, b), wide = ends[:2], ends[0][1] - ends[0][0]
+    assert wide == pytest.approx(b[1] - b[0], abs=0.2)  # 30 points each
+    assert a[0] - b[0] == pytest.approx(wide / 3, abs=0.2)  # 10 points further

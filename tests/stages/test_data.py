@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worlds.pipeline import recipe, world
+from tests.worlds.pipeline import judged_by, recipe, world
 from tests.worlds.rows import preference
 from unmdpo.core.errors import UnmdpoWarning, UserError
 from unmdpo.execute import execute
@@ -131,3 +131,12 @@ def test_nothing_to_train_on_is_said(place):
     write_rows(place / "ties.jsonl", [preference(strength=0), preference(prompt="w2", strength=0)])
     with pytest.raises(UserError, match="no comparison is left to train on: 2 rows read, 0 bad, 2 ties, 0 held out"):
         run_of(place, "ties", path=str(place / "ties.jsonl"))
+
+
+def test_later_panels_have_other_prompts(place, tmp_path):
+    panels = {"one": {"size": 2, "seed": 1}, "two": {"size": 1, "seed": 1}}
+    for seed in range(4):
+        both = {name: spec | {"seed": seed} for name, spec in panels.items()}
+        run = open_run(recipe(place, evaluation=judged_by("longest") | {"panels": both}), Store(tmp_path / str(seed)))
+        execute(run, until="panel[one],panel[two]")
+        assert not {*run.panel("one").hashes} & {*run.panel("two").hashes}

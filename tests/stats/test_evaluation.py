@@ -146,3 +146,14 @@ def test_intervals_over_samples_cover():
     truth = np.mean([one.win_rate.value for one in found])
     assert 0.90 <= np.mean([one.win_rate.low <= truth <= one.win_rate.high for one in found]) <= 0.985
     assert 0.90 <= np.mean([one.reward_difference.low <= 0.3 <= one.reward_difference.high for one in found]) <= 0.985
+
+
+def test_intervals_of_domains_are_drawn_with_the_seed():
+    rng = np.random.default_rng(0)
+    candidate, baseline = judged(rng.normal(0.2, 1, 40)), judged(rng.normal(0, 1, 40))
+    for seed in (0, 42):
+        found = by_domain(candidate, baseline, ["a"] * 40, seed=seed)["a"]
+        expected = compare(candidate, baseline, Resamples.draw(40, seed))
+        assert found.to_dict() == expected.to_dict()
+    other = compare(candidate, baseline, Resamples.draw(40, 0))
+    assert found.reward_difference != other.reward_difference

@@ -1,5 +1,6 @@
 """Artifacts and work that no run uses."""
 
+import json
 import shutil
 
 import pytest
@@ -119,3 +120,15 @@ def test_a_record_that_cannot_be_read_keeps_everything(folder, tmp_path, text):
     (run.folder / "run.json").write_text(text)
     with pytest.raises(UserError, match="cannot be read, so nothing is listed as unused"):
         unreferenced(store)
+
+
+def test_what_a_run_only_borrows_is_kept(tmp_path):
+    """A scale of a run whose own record is gone, but that another run names as an input."""
+    store = Store(tmp_path)
+    for place in ("scale/borrowed", "policy/own"):
+        kind, key = place.split("/")
+        store.make(place, {"kind": kind, "key": key}, lambda folder: (folder / "a").write_text("x") and {})
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    stages = {"policy[a]": {"place": "policy/own", "inputs": {"scale": "scale/borrowed"}}}
+    (tmp_path / "runs" / "mine" / "run.json").write_text(json.dumps({"stages": stages}))
+    assert unreferenced(store) == {}

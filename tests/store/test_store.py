@@ -7,6 +7,7 @@ import pytest
 from unmdpo.core.errors import UserError
 from unmdpo.execute import execute
 from unmdpo.results.run import open_run
+from unmdpo.store.artifact import Artifact
 from unmdpo.store.store import Store
 
 
@@ -69,3 +70,26 @@ def test_work_on_what_is_finished_is_removed_by_the_next_run(done, tmp_path):
     execute(open_run(done.recipe, store))
     assert not left.exists()
     assert begun.exists()
+
+
+def test_a_file_that_changed_at_equal_size_is_read_again(tmp_path):
+    store = Store(tmp_path)
+    made = store.make(
+        "kind/key", {"kind": "kind", "key": "key"}, lambda folder: (folder / "a").write_text("one") and {}
+    )
+    assert made.file("a").read_text() == "one"
+    made.file("a").write_text("two")
+    with pytest.raises(UserError, match="is not what was written"):
+        Artifact(made.path).file("a")
+
+
+def test_what_is_being_removed_no_longer_counts(tmp_path, monkeypatch):
+    def killed(folder, **how):
+        raise KeyboardInterrupt
+
+    store = Store(tmp_path)
+    store.make("kind/key", {"kind": "kind", "key": "key"}, lambda folder: (folder / "a").write_text("one") and {})
+    monkeypatch.setattr("unmdpo.store.store.shutil.rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        store.remove("kind/key")
+    assert store.find("kind/key") is None

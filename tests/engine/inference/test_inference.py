@@ -285,3 +285,15 @@ def test_a_judge_package_that_exits_when_it_is_imported_ends_only_itself(tmp_pat
     assert function_files(settings) == files  # found without importing anything
     with pytest.raises(UserError, match=r"judge function 'leaver\.judge:score': SystemExit: 0"):
         check_function(settings)
+
+
+def test_a_chosen_padding_token_is_in_none_of_the_texts(reward_folder, tmp_path):
+    """Scores are read at the last token that does not pad."""
+    shutil.copytree(reward_folder, tmp_path / "judge")
+    config = json.loads((tmp_path / "judge" / "config.json").read_text())
+    (tmp_path / "judge" / "config.json").write_text(json.dumps(config | {"pad_token_id": None}))
+    template = "{% for m in messages %}{{ m.content }} {% endfor %}"
+    judge = RewardModel(ModelSource(path=str(tmp_path / "judge"), template=template))
+    rows = [[0, 5, 0], [3, 1, 4, 0]]
+    assert judge._pad(rows) == 2
+    assert judge.model.config.pad_token_id == 2

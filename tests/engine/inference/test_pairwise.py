@@ -184,3 +184,20 @@ def test_a_run_asks_only_what_is_left(tmp_path, server):
         first = candidate_is_first(row["prompt_hash"], run.recipe.seed)
         expected = 0.5 if ours == theirs else 0.8 if first else 0.2
         assert row["score"] == pytest.approx(expected)
+
+
+def test_a_preference_is_relative_to_both_labels():
+    """The judge may also say other words: A with 0.3 and B with 0.1 prefers A by three to one."""
+    asked = Question(PROMPT, "abc", "yes", "no")
+    ahead = candidate_is_first("abc", 1)
+    assert PairwiseJudge(HERE)._preference(Saying(said("A", A=0.3, B=0.1)), asked, 1) == pytest.approx(
+        0.75 if ahead else 0.25
+    )
+
+
+class Saying:
+    """A client whose every answer is this one."""
+
+    def __init__(self, completion):
+        self.chat = self.completions = self
+        self.create = lambda **asked: completion

@@ -14,12 +14,15 @@ from transformers.masking_utils import (
 )
 
 from tests.worlds.models import MODELS, PAIRS, one_by_one, pair, tiny
+from unmdpo.engine.pairs import logprobs
+from unmdpo.engine.pairs.head import Head
 from unmdpo.engine.pairs.logprobs import CHUNK, token_log_probs
 from unmdpo.engine.pairs.masks import CannotPack, block_mask, window_of
 from unmdpo.engine.pairs.packing import PackedBatch, balanced, first_fit, padded_length
 from unmdpo.engine.pairs.padding import PaddedBatch, SingleBatch
+from unmdpo.engine.pairs.score import score
 from unmdpo.engine.pairs.scorer import PairScorer
-from unmdpo.engine.text.encoded import EncodedPair
+from unmdpo.engine.text.encoded import EncodedPair, EncodedPairs
 
 SOFT_CAPPED = "gemma2, soft-capped, sliding"  # Transformers supports it only with eager or flex attention
 
@@ -248,3 +251,41 @@ def test_a_response_against_itself_differs_by_nothing(layout):
     assert (logs[[0, 2], 0] != logs[[0, 2], 1]).all()
     (gradient, *_) = torch.autograd.grad(logs[1, 0] - logs[1, 1], list(model.parameters()))
     assert not gradient.any()
+
+
+@pytest.mark.parametrize("room", [0, 2**28])
+def test_gradients_of_a_head_with_bias_over_several_chunks(room, monkeypatch):
+    """Logits kept for the backward pass, and made again."""
+    monkeypatch.setattr(logprobs, "CHUNK", 4)
+    monkeypatch.setattr(logprobs, "ROOM", room)
+    rng = torch.Generator().manual_seed(0)
+    shapes = ((11, 6), (9, 6), (9,))
+    inputs = [torch.randn(*shape, generator=rng, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    hidden, weight, bias = inputs
+    target, upstream = torch.randint(9, (11,), generator=rng), torch.randn(11, generator=rng, dtype=torch.float64)
+    plain = (hidden @ weight.T + bias).log_softmax(-1).gather(1, target[:, None]).squeeze(1)
+    expected = torch.autograd.grad((upstream * plain).sum(), inputs)
+    found = torch.autograd.grad((upstream * token_log_probs(hidden, weight, target, None, bias)).sum(), inputs)
+    for a, b in zip(found, expected, strict=True):
+        assert torch.allclose(a, b, atol=1e-10)
+
+
+def test_a_head_scales_its_bias_too():
+    torch.manual_seed(0)
+    layer, hidden = torch.nn.Linear(6, 9), torch.randn(5, 6)
+    expected = (0.5 * layer(hidden)).log_softmax(-1)[torch.arange(5), torch.arange(5)]
+    assert torch.allclose(Head(scale=0.5).log_probs(layer, hidden, torch.arange(5)), expected, atol=1e-5)
+
+
+def test_scores_are_made_in_evaluation_mode():
+    class Watched(PairScorer):
+        def forward(self, batch):
+            modes.append((self.training, self.model.training))
+            return super().forward(batch)
+
+    modes, scorer = [], Watched(tiny("llama, tied", dtype=torch.float32))
+    scorer.proven = True
+    scorer.train()
+    score(scorer, EncodedPairs.of(PAIRS), 64)
+    assert {*modes} == {(False, False)}
+    assert scorer.training

@@ -12,6 +12,7 @@ import torch
 from tests.worlds.engine import encoded, same, trainer, weights, world
 from unmdpo.core.errors import UnmdpoWarning
 from unmdpo.engine.pairs.score import score
+from unmdpo.engine.training import checkpoint
 from unmdpo.engine.training.checkpoint import checkpoints
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.loop import LoopSettings, Validation, train
@@ -268,3 +269,27 @@ def test_wandb_offline_gets_every_update(tmp_path, monkeypatch):
 )  # fmt: skip
 def test_estimates_have_no_digits_that_are_not_known(seconds, told):
     assert roughly(seconds) == told
+
+
+def test_a_checkpoint_is_on_disk_before_it_counts(tmp_path, monkeypatch):
+    order, sync, put = [], checkpoint.sync, checkpoint.put_in_place
+    monkeypatch.setattr(checkpoint, "sync", lambda folder: (order.append("sync"), sync(folder)))
+    monkeypatch.setattr(checkpoint, "put_in_place", lambda *paths: (order.append("rename"), put(*paths)))
+    one = trainer()
+    one.step()
+    checkpoint.save_checkpoint(one, tmp_path)
+    assert order == ["sync", "rename"]
+
+
+def test_a_checkpoint_whose_removal_was_interrupted_no_longer_counts(tmp_path, monkeypatch):
+    def killed(folder, **how):
+        raise KeyboardInterrupt
+
+    one = trainer()
+    one.step()
+    checkpoint.save_checkpoint(one, tmp_path, keep=1)
+    one.step()
+    monkeypatch.setattr(checkpoint.shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.save_checkpoint(one, tmp_path, keep=1)
+    assert [path.name for path in checkpoint.checkpoints(tmp_path)] == ["update-00000002"]
