@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from tests.worlds.pipeline import events, judged_by, problems, recipe
 from tests.worlds.rows import preference
-from unmdpo.core.errors import UnmdpoWarning, UserError
+from unmdpo.core.errors import OutOfMemory, UnmdpoWarning, UserError
 from unmdpo.execute import execute, local
 from unmdpo.execute.gpu_scheduler import Memory
 from unmdpo.execute.progress import Lines, View
@@ -214,3 +214,34 @@ def test_gpus_that_never_answer_are_reported(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(local, "gpu_memory", lambda *_: None)
     with pytest.raises(UserError, match="do not answer"):
         execute(open_run(recipe(folder), Store(tmp_path / "store")), until="encoded", jobs=2)
+
+
+def test_a_stage_that_is_out_of_memory_gets_smaller_microbatches(folder, tmp_path, monkeypatch):
+    tried = []
+
+    def full(run, stage, report):
+        if stage.kind.name == "reference":
+            tried.append(run.recipe.compute.token_budget)
+            if len(tried) < 3:
+                raise OutOfMemory("full")
+        run.make(stage, report)
+
+    monkeypatch.setattr(local, "run_stage", full)
+    small = recipe(folder, policies={"dpo": {"objective": "dpo"}}, scales={}, evaluation=None)
+    execute(open_run(small, Store(tmp_path / "store")), until="reference", jobs=1)
+    assert tried[1] < (tried[0] or float("inf"))
+    assert tried[2] < tried[1]
+
+
+def test_a_mistake_is_not_tried_twice(folder, tmp_path):
+    said = []
+
+    class Counting(View):
+        def retried(self, stage, why):
+            said.append((stage, why))
+
+    policies, evaluation = {"dpo": {"objective": "dpo"}}, judged_by("broken_judge")
+    run = open_run(recipe(folder, policies=policies, scales={}, evaluation=evaluation), Store(tmp_path / "store"))
+    with pytest.raises(UserError, match="out of order"):
+        execute(run, jobs=2, view=Counting())
+    assert said == []

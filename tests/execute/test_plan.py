@@ -121,3 +121,12 @@ def test_a_model_that_cannot_become_a_judge_is_named(tmp_path):
     assert meta_model(source).config.model_type == "granite"
     with pytest.raises(UserError, match="cannot become a judge: Transformers has no sequence classifier of its kind"):
         meta_model(source, judge=True)
+
+
+def test_a_sample_stands_for_all_comparisons(folder, tmp_path, monkeypatch):
+    """Of many comparisons a few are tokenized, and their share counts."""
+    whole = sizes_of(open_run(recipe(folder), Store(tmp_path / "none")))
+    monkeypatch.setattr("unmdpo.execute.plan.SAMPLED_PAIRS", 8)
+    sampled = sizes_of(open_run(recipe(folder), Store(tmp_path / "none")))
+    assert len(whole.lengths) > 16
+    assert len(sampled.lengths) == pytest.approx(len(whole.lengths), rel=0.3)

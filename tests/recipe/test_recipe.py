@@ -394,3 +394,20 @@ def test_the_page_of_settings_is_current():
     assert page.read_text("utf-8") == described.as_markdown(), (
         "unmdpo recipes settings --markdown > docs/reference/settings.md"
     )
+
+
+def test_a_dozen_mistakes_are_all_shown(recipe_file):
+    many = "".join(f"  p{i}: {{objective: 3}}\n" for i in range(12))
+    with pytest.raises(UserError) as caught:
+        load_recipe(recipe_file(changed("  dpo: {", many + "  dpo: {")))
+    assert str(caught.value).count("objective") >= 12
+    assert "more mistakes" not in str(caught.value)
+
+
+def test_a_round_starts_from_the_policy_of_its_seed(recipe_file):
+    after = "after: {policy: dpo, judge: {path: some/judge}}"
+    seeds = f"  dpo: {{objective: dpo, seeds: [42, 17]}}\n  again: {{objective: dpo, seeds: [17, 5], {after}}}\n"
+    made = load_recipe(recipe_file(changed("  dpo: {objective: dpo}\n", seeds)))
+    assert made.start_of("again@17") == "dpo@17"
+    assert made.start_of("again@5") == "dpo@42"  # it has none of its own
+    assert made.start_of("dpo@42") is None

@@ -17,6 +17,7 @@ from unmdpo.execute import execute
 from unmdpo.objectives import OBJECTIVES
 from unmdpo.results.run import open_run
 from unmdpo.stages.shared.files import METRICS, prompt_of
+from unmdpo.stages.shared.units import UNKNOWN
 from unmdpo.stages.table import KINDS
 from unmdpo.store.artifact import MANIFEST
 from unmdpo.store.store import Store
@@ -172,10 +173,10 @@ def test_the_commands(done, folder, tmp_path):
     assert broken.exit_code == 2
     assert "is finished in" in broken.output
     nowhere = shell.invoke(
-        app, ["scale", str(file), "seq", "--out", str(tmp_path / "no" / "q"), "--store", str(folder / "store")]
+        app, ["scale", str(file), "seq", "--out", str(tmp_path / "no" / "q.parquet"), "--store", str(folder / "store")]
     )
     assert nowhere.exit_code == 2
-    assert "cannot be written" in nowhere.output
+    assert "does not exist" in nowhere.output
     unknown = shell.invoke(
         app, ["plan", str(file), "evaluation.judge.function=no_such:judge", "--store", str(tmp_path)]
     )
@@ -210,3 +211,12 @@ def test_several_ends_with_commas(done):
     names = done.wanted("scale[seq],generation[dpo,one]")
     assert {"scale[seq]", "generation[dpo,one]", "policy[dpo]", "oof"} <= {*names}
     assert "scale[ln]" not in names
+
+
+def test_a_prompt_without_a_domain_has_no_domain_s_offset(done):
+    """Of a scale that knows several domains."""
+    scale = done.scale("seq")
+    numbers = scale._domain_ids([*done.panel("one").prompts], {})
+    assert numbers.tolist() == [UNKNOWN] * len(numbers)
+    names = dict.fromkeys(done.panel("one").hashes, "code")
+    assert (scale._domain_ids([*done.panel("one").prompts], names) >= 0).all()

@@ -194,3 +194,12 @@ def test_the_best_setting_of_each_method_that_has_several():
     tables = {"against": {"dpo": outcomes}, "longer_preferred": None}
     report = {"judges": {"": tables}, "baseline": "dpo", "agreement": [], "longer_chosen": None}
     assert [*remarks(report, methods)] == ["the best setting of each method by ΔR: odpo-2, wr-2"]
+
+
+def test_a_comparison_resamples_as_the_summary_does(done):
+    """With the recipe's seed, so that both show the same interval."""
+    assert done.recipe.seed != 0
+    outcome = done.compare("unm-wr", done.recipe.evaluation.baseline, "one")
+    known = done.summary["one"]["judges"][""]["against"][done.recipe.evaluation.baseline]["unm-wr"]
+    for name in ("win_rate", "reward_difference"):
+        assert outcome.to_dict()[name] == known[name]

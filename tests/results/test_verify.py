@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -10,16 +11,34 @@ from unmdpo.core.files import file_names, sha256, with_seal, write_json
 from unmdpo.execute import execute
 from unmdpo.results.run import open_run
 from unmdpo.results.verify import verify
+from unmdpo.stages import summary
 from unmdpo.stages.shared.files import SUMMARY
 from unmdpo.store.store import Store
 
 
-def test_only_some_policies_may_be_selected(done, folder):
+def offered(job, monkeypatch):
+    """Among whom a summary selects."""
+    seen = set()
+    monkeypatch.setattr(summary, "select", lambda outcomes: seen.update(outcomes))
+    summary.summary_of(job)
+    return seen
+
+
+def test_only_some_policies_may_be_selected(done, folder, monkeypatch):
     """Both ways to say it agree: the summary's and the check's."""
     among = ["dpo", "ulnm-wr"]
     evaluation = done.recipe.evaluation.model_copy(update={"selected_among": among})
     run = execute(open_run(done.recipe.model_copy(update={"evaluation": evaluation}), done.store))
     assert all(panel["judges"][""]["selected"] in (None, *among) for panel in run.summary.values())
+    allowed = []
+    for one in ([], ["dpo"], ["unm-wr"]):
+        settings = run.stages["summary"].settings.model_copy(update={"selected_among": one})
+        stage = replace(run.stages["summary"], settings=settings)
+        job = run.job(stage, run.folder, run.inputs_of(stage), str)
+        allowed.append(offered(job, monkeypatch))
+    everyone, *single = allowed
+    assert single == [{"dpo"} & everyone, {"unm-wr"}]
+    assert len(everyone) > 1
     assert problems(run) == []
 
 
@@ -78,3 +97,18 @@ def test_a_file_that_is_gone_is_one_finding_among_others(done, tmp_path, file):
     problems = [finding for finding in verify(open_run(done.recipe, Store(tmp_path / "store"))) if finding.problem]
     assert any(lost.name in finding.problem for finding in problems if finding.what == "files")
     assert any(finding.stage == "summary" for finding in problems)
+
+
+def test_an_input_that_was_made_again_with_other_contents_is_found(done, tmp_path):
+    """Its key and checksums fit, but what needs it was made from something else."""
+    shutil.copytree(done.store.root, tmp_path / "store")
+    run = open_run(done.recipe, Store(tmp_path / "store"))
+    place = run.artifact("generation[dpo,one]").path
+    file = place / "generations.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows))
+    manifest = json.loads((place / "manifest.json").read_text())
+    manifest["files"][file.name] = {"sha256": sha256(file), "bytes": file.stat().st_size}
+    write_json(place / "manifest.json", with_seal(manifest))
+    found = {(finding.stage, finding.what) for finding in problems(open_run(done.recipe, run.store))}
+    assert ("judgement[dpo,one]", "input generation") in found

@@ -128,3 +128,15 @@ def test_answers_are_judged_again_when_a_helper_changes(tmp_path, monkeypatch):
     second = execute(open_run(judged_by_function(folder, "own_judge:judge"), store))
     assert first.stages["judgement[dpo,one]"].key != second.stages["judgement[dpo,one]"].key
     assert first.stages["generation[dpo,one]"].key == second.stages["generation[dpo,one]"].key
+
+
+def test_another_microbatch_is_proven_anew(tmp_path):
+    """Its rows are filled in another way."""
+    folder = world(tmp_path)
+    store = Store(folder / "store")
+    for number, budget in enumerate((512, 256), 1):
+        policies = {"dpo": {"objective": "dpo"}}
+        made = recipe(folder, policies=policies, scales={}, evaluation=None, compute={"token_budget": budget})
+        run = open_run(made, store)
+        execute(run, until="reference", force=["reference"])
+        assert len([*store.proofs.glob("*.json")]) == number

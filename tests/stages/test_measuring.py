@@ -175,3 +175,15 @@ def test_judges_are_measured_in_a_run(tmp_path):
     ]
     assert run.judge_marks == {"long": "a judge that is no better than length", "short": ""}
     assert MEASURED.load(run.artifact("measured[short]"))["all"] == {"pairs": 8, "judge": 1.0, "length": 0.0}
+
+
+def test_a_measurement_belongs_to_the_labels_in_the_file(folder, tmp_path):
+    path = tmp_path / "labelled.jsonl"
+    keys = []
+    for answer in ("a", "b"):
+        path.write_text(json.dumps({"prompt": "Q", "chosen": answer * 3, "rejected": "c", "strength": 1}) + "\n")
+        judged = {"judge": {"function": LONGEST}, "panels": {"one": {"size": 2, "seed": 1}}}
+        evaluation = judged | {"baseline": "dpo", "labelled": str(path)}
+        run = open_run(recipe(folder, evaluation=evaluation), Store(tmp_path / answer))
+        keys.append(next(stage.key for name, stage in run.stages.items() if stage.kind.name == "measured"))
+    assert keys[0] != keys[1]
