@@ -2,14 +2,17 @@
 
 import errno
 import fcntl
+import json
 import subprocess
 
 import pytest
 import yaml
+from rich.text import Text
 from typer.testing import CliRunner
 
 from tests.worlds.pipeline import WAIT, small_run
 from unmdpo.cli import SCREEN, app
+from unmdpo.cli.output import cell, say
 from unmdpo.core.errors import UserError
 from unmdpo.store.store import Store, _no_locks
 
@@ -55,3 +58,18 @@ def test_a_file_system_without_locks_is_refused(tmp_path, monkeypatch, number):
     with pytest.raises(UserError, match="cannot lock files \\(no locks here\\)"):
         Store(tmp_path / "store").prepare()
     _no_locks.cache_clear()
+
+
+def test_text_from_outside_is_harmless_on_a_terminal(capsys):
+    say("name\x1b[31m\x07 [bold]")
+    assert capsys.readouterr().out == r"name\x1b[31m\x07 [bold]" + "\n"
+    assert Text.from_markup(cell("name\x1b[2J [bold]")).plain == r"name\x1b[2J [bold]"
+
+
+def test_names_of_files_and_columns_obey_no_terminal(tmp_path):
+    row = {"chosen": "a", "rejected": "b", "strength": 1, "col\x1b[31m": 1, "domain": "d\x1b[2J"}
+    path = tmp_path / "named\x1b[31m.jsonl"
+    path.write_text("".join(json.dumps(row | {"prompt": f"q{i}"}) + "\n" for i in range(9)))
+    said = CliRunner().invoke(app, ["look", str(path)])
+    assert said.exit_code == 0, said.output
+    assert "\x1b" not in said.output

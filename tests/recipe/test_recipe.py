@@ -406,8 +406,8 @@ def test_a_dozen_mistakes_are_all_shown(recipe_file):
 
 def test_a_round_starts_from_the_policy_of_its_seed(recipe_file):
     after = "after: {policy: dpo, judge: {path: some/judge}}"
-    seeds = f"  dpo: {{objective: dpo, seeds: [42, 17]}}\n  again: {{objective: dpo, seeds: [17, 5], {after}}}\n"
+    seeds = f"  dpo: {{objective: dpo, seeds: [42, 17]}}\n  again: {{objective: dpo, seeds: [17, 42], {after}}}\n"
     made = load_recipe(recipe_file(changed("  dpo: {objective: dpo}\n", seeds)))
     assert made.start_of("again@17") == "dpo@17"
-    assert made.start_of("again@5") == "dpo@42"  # it has none of its own
+    assert made.start_of("again@42") == "dpo@42"
     assert made.start_of("dpo@42") is None

@@ -297,3 +297,14 @@ def test_a_policy_drops_nothing_and_so_starts_at_its_reference():
     data = TrainingData(pairs, torch.ones(20), reference=score(scorer, pairs, 64))
     first = Trainer(scorer, data, ObjectiveChoice(name="dpo"), SETTINGS).step()
     assert first["loss"] == pytest.approx(0.693147, abs=1e-5)
+
+
+def test_a_loaded_model_can_be_trained_twice():
+    """Where it computes in 16 bits, gradients go to the masters of the latest trainer only."""
+    model, data = world()
+    half = copy.deepcopy(model).to(torch.bfloat16)
+    for _ in range(2):
+        scorer = PairScorer(half)
+        scorer.proven = True
+        one = Trainer(scorer, data, ObjectiveChoice(name="dpo"), SETTINGS.model_copy(update={"updates": 1}))
+        assert one.step()["grad_norm"] > 0

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.optim.adamw import adamw
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from unmdpo.engine.pairs.fused import has_kernels, kernels
 
@@ -113,6 +114,9 @@ def _on_host(moment: Tensor) -> Tensor:
     return moment.cpu().pin_memory() if moment.device.type == "cuda" else moment
 
 
+_HOOKS: Any = WeakTensorKeyDictionary()  # computing parameter → what fills its master
+
+
 class MasterWeights:
     def __init__(self, model: nn.Module) -> None:
         self.named: dict[str, nn.Parameter] = {}
@@ -124,7 +128,9 @@ class MasterWeights:
                 self.named[name] = parameter
                 continue
             master = nn.Parameter(parameter.detach().float())
-            parameter.register_post_accumulate_grad_hook(_adder(master))  # type: ignore[no-untyped-call]
+            if (earlier := _HOOKS.pop(parameter, None)) is not None:  # of a trainer that had the model before
+                earlier.remove()
+            _HOOKS[parameter] = parameter.register_post_accumulate_grad_hook(_adder(master))  # type: ignore[no-untyped-call]
             self.named[name] = master
             self._copies.append((parameter, master))
 
