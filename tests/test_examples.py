@@ -1,11 +1,15 @@
 """The notebooks run from top to bottom, on smaller worlds."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+import yaml
+from typer.testing import CliRunner
 
 from tests.worlds.pipeline import write_data, write_model
+from unmdpo.cli import app
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 FEW = [
@@ -62,3 +66,19 @@ def test_your_own_data(here, capsys):
     run(cells("your-own-data.ipynb"), changes)
     assert (here / "my-model" / "config.json").is_file()
     assert "read as 'helpsteer3'; strengths as they are given" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["kuberay.yaml", "skypilot.yaml", "slurm.sh"])
+def test_jobs_call_commands_that_there_are(name):
+    """And with options that these commands have."""
+    text = (EXAMPLES / name).read_text("utf-8")
+    if name.endswith(".yaml"):
+        described = yaml.safe_load(text)
+        text = described["spec"]["entrypoint"] if name == "kuberay.yaml" else described["run"]
+    lines = re.findall(r"unmdpo (\w+)(.*)", text)
+    assert lines
+    for command, rest in lines:
+        known = CliRunner().invoke(app, [command, "--help"])
+        assert known.exit_code == 0, command
+        for option in re.findall(r"--[\w-]+", rest):
+            assert option in known.output, option
