@@ -16,7 +16,7 @@ from unmdpo.engine.settings import ObjectiveChoice
 from unmdpo.engine.text.encoded import EncodedPairs
 from unmdpo.engine.training.checkpoint import checkpoints, load_checkpoint, save_checkpoint
 from unmdpo.engine.training.data import TrainingData
-from unmdpo.engine.training.optimizer import MasterWeights
+from unmdpo.engine.training.optimizer import MasterWeights, make_optimizer, moments, restore, steps
 from unmdpo.engine.training.schedule import batch_of, epoch_order, learning_rate
 from unmdpo.engine.training.trainer import Trainer
 from unmdpo.objectives import OBJECTIVES, PairLogps
@@ -308,3 +308,34 @@ def test_a_loaded_model_can_be_trained_twice():
         scorer.proven = True
         one = Trainer(scorer, data, ObjectiveChoice(name="dpo"), SETTINGS.model_copy(update={"updates": 1}))
         assert one.step()["grad_norm"] > 0
+
+
+@pytest.mark.parametrize("offload", [False, True])
+def test_every_parameter_has_its_own_number_of_steps(offload):
+    """One that had no gradient in some updates, such as an idle expert's, is corrected for fewer."""
+    torch.manual_seed(0)
+    starts = {name: torch.randn(3) for name in ("busy", "idle")}
+    gradients = [{"busy": torch.randn(3)}, {name: torch.randn(3) for name in starts}, {"idle": torch.randn(3)}]
+
+    def stepped(named, optimizer, some):
+        for each in some:
+            for name, parameter in named.items():
+                parameter.grad = each.get(name)
+            optimizer.step()
+
+    def opened(values):
+        named = {name: torch.nn.Parameter(value.clone()) for name, value in values.items()}
+        return named, make_optimizer([*named.values()], betas=(0.9, 0.98), eps=1e-5, decay=0.1, offload=offload)
+
+    whole, optimizer = opened(starts)
+    stepped(whole, optimizer, gradients)
+    first, optimizer = opened(starts)
+    stepped(first, optimizer, gradients[:2])
+    taken = steps(optimizer, first)
+    assert taken == {"busy": 2, "idle": 1}
+    saved = {name: tensor.clone() for name, tensor in moments(optimizer, first).items()}
+    second, optimizer = opened({name: parameter.detach() for name, parameter in first.items()})
+    restore(optimizer, second, saved, taken)
+    stepped(second, optimizer, gradients[2:])
+    for name, expected in whole.items():
+        assert torch.equal(second[name], expected)

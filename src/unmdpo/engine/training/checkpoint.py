@@ -135,7 +135,7 @@ def _describe(trainer: Trainer) -> dict[str, Any]:
     return {
         "update": trainer.update,
         "num_tokens": trainer.num_tokens,
-        "steps": steps(trainer.optimizer),
+        "steps": steps(trainer.optimizer, trainer.masters.named),
         "run": _run(trainer),
         "torch": torch.__version__,
     }

@@ -88,25 +88,25 @@ def _like(moment: Tensor, parameter: Tensor) -> Tensor:
     return DTensor.from_local(moment, mesh, parameter.placements, run_check=False, shape=shape, stride=stride)
 
 
-def steps(optimizer: torch.optim.AdamW) -> int:
-    """How many steps the optimizer has taken; the same for all parameters."""
-    return next((int(state["step"]) for state in optimizer.state.values()), 0)
+def steps(optimizer: torch.optim.AdamW, named: dict[str, nn.Parameter]) -> dict[str, int]:
+    """How many steps each parameter has taken: fewer, if it had no gradient in some, such as an idle expert's."""
+    return {name: int(optimizer.state.get(parameter, {}).get("step", 0)) for name, parameter in named.items()}
 
 
 def restore(
-    optimizer: torch.optim.AdamW, named: dict[str, nn.Parameter], tensors: dict[str, Tensor], taken: int
+    optimizer: torch.optim.AdamW, named: dict[str, nn.Parameter], tensors: dict[str, Tensor], taken: dict[str, int]
 ) -> None:
     """Restores the optimizer's state from `moments` and `steps`."""
-    if taken == 0:
-        return
     for name, parameter in named.items():
+        if not taken[name]:
+            continue
         on_device = any(group.get("fused") for group in optimizer.param_groups)
         on_device = on_device or isinstance(optimizer, HostAdamW)
         device = parameter.device if on_device else torch.device("cpu")
         restored = {key: tensors[f"{name}:{key}"] for key in MOMENTS}
         if isinstance(optimizer, HostAdamW):
             restored = {key: _on_host(own(value)) for key, value in restored.items()}
-        optimizer.state[parameter] = {"step": torch.tensor(float(taken), device=device), **restored}
+        optimizer.state[parameter] = {"step": torch.tensor(float(taken[name]), device=device), **restored}
 
 
 def _on_host(moment: Tensor) -> Tensor:
