@@ -222,3 +222,32 @@ def test_an_adapter_is_exported_with_a_card_of_its_own(folder, store, tmp_path):
     assert (out / "adapter_model.safetensors").is_file()
     assert "trained with `dpo` by unmdpo" in (out / "README.md").read_text()
     assert "README.md" not in json.loads((out / "checksums.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ("w1", "give a list of questions"),
+        ([], "give a list of questions"),
+        ([{"role": "user", "content": "w1"}], "'question' should be text or a list of messages"),
+        ([[("user", "w1")]], r"what was asked, row 1: 'question\[0\]'"),
+        ([5], "not 5"),
+        (["w1", "\ud800"], "row 2: .*surrogate"),
+        ([[{"role": "user", "content": None}]], "content"),
+        (
+            [[{"role": "user", "content": "w1"}, {"role": "assistant", "content": "w2"}]],
+            "the last turn must be the user",
+        ),
+    ],
+)
+def test_questions_from_python_are_held_to_what_data_is(done, asked, says):
+    with pytest.raises(UserError, match=says):
+        done.policy("dpo").generate(asked, 2)
+    with pytest.raises(UserError, match=says):
+        done.scale("seq").predict(asked)
+
+
+@pytest.mark.parametrize("most", [0, -1, 1.5])
+def test_an_answer_has_a_whole_number_of_tokens(done, most):
+    with pytest.raises(UserError, match="max_new_tokens should be a whole number"):
+        done.policy("dpo").generate(["w1"], most)

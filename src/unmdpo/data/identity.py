@@ -39,13 +39,6 @@ def as_chat(prompt: Prompt) -> tuple[list[dict[str, Any]], list[Any] | None]:
     return [message.to_dict() for message in (prompt if tools is None else prompt[1:])], tools
 
 
-def as_prompt(asked: PromptLike) -> Prompt:
-    """A prompt as people write it."""
-    if isinstance(asked, str):
-        return (Message("user", asked),)
-    return tuple(one if isinstance(one, Message) else Message(one["role"], one["content"]) for one in asked)
-
-
 def prompt_hash(messages: Sequence[Message | Mapping[str, str]]) -> str:
     """SHA-256 of the conversation's JSON (paper, "Prompt identity and fold assignment").
 

@@ -8,14 +8,14 @@ import ast
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from unmdpo.core.errors import DataError, did_you_mean
+from unmdpo.core.errors import DataError, UserError, did_you_mean
 from unmdpo.data.comparison import Origin
-from unmdpo.data.identity import TOOLS, Message, Prompt
+from unmdpo.data.identity import TOOLS, Message, Prompt, PromptLike
 
 ROLES = ("system", "user", "assistant", "tool")
 OTHER_ROLES = {  # as ShareGPT, OpenAssistant, Gemini and others call them
@@ -282,3 +282,16 @@ def kind(value: object) -> str:
     """A value's JSON type in words, for messages."""
     names = {bool: "true/false", str: "text", dict: "an object", list: "a list"}
     return "missing" if value is None else names.get(type(value), repr(value)[:40])
+
+
+def as_prompts(asked: Sequence[PromptLike]) -> list[Prompt]:
+    """Prompts as people write them in Python, held to what data is held to."""
+    if isinstance(asked, str) or not len(asked):
+        raise UserError("give a list of questions, also if it is only one")
+    return [_as_prompt(one, number) for number, one in enumerate(asked, 1)]
+
+
+def _as_prompt(asked: Any, number: int) -> Prompt:
+    if isinstance(asked, Sequence) and asked and all(isinstance(one, Message) for one in asked):
+        return tuple(asked)
+    return Row({"question": asked}, Origin("what was asked", number)).prompt("question")

@@ -6,7 +6,8 @@ from pathlib import Path, PosixPath
 from typing import Any
 
 from unmdpo.core.errors import UserError
-from unmdpo.data.identity import PromptLike, as_prompt
+from unmdpo.data.identity import PromptLike
+from unmdpo.data.rows import as_prompts
 from unmdpo.engine.inference.generate import GenerationSettings, Generator
 from unmdpo.engine.settings import ModelSource
 from unmdpo.engine.text.encode import Encoder
@@ -29,7 +30,7 @@ class LoadedPolicy:
         return Generator(model, Encoder.of(self.source), GenerationSettings(self.max_new_tokens))
 
     def answers(self, asked: Sequence[PromptLike]) -> list[str]:
-        prompts = [as_prompt(one) for one in asked]
+        prompts = as_prompts(asked)
         texts = {made.prompt: made.text for batch in self.generator.generate(prompts) for made in batch}
         return [texts[place] for place in range(len(prompts))]
 
@@ -52,8 +53,8 @@ class Policy(PosixPath):
 
     def generate(self, asked: Sequence[PromptLike], max_new_tokens: int = LONGEST) -> list[str]:
         """Greedy answers to questions or conversations. The model stays loaded for the next ones."""
-        if isinstance(asked, str):
-            raise UserError("give a list of questions, also if it is only one")
+        if max_new_tokens < 1 or max_new_tokens % 1:
+            raise UserError(f"max_new_tokens should be a whole number from 1, not {max_new_tokens}")
         if self.source is None:
             raise UserError(f"{self} is not a policy's folder")
         if self._loaded is None or self._loaded.max_new_tokens != max_new_tokens:

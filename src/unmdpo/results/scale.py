@@ -15,7 +15,8 @@ from unmdpo.core.errors import UserError
 from unmdpo.core.files import replacing
 from unmdpo.data import Prompt, prompt_hash
 from unmdpo.data.domains import domain_ids, modal_domains
-from unmdpo.data.identity import PromptLike, as_prompt
+from unmdpo.data.identity import PromptLike
+from unmdpo.data.rows import as_prompts
 from unmdpo.data.table import prompt_of, prompt_text
 from unmdpo.engine.inference.embed import Embedder, embeddings_of
 from unmdpo.engine.models import load_model
@@ -71,9 +72,7 @@ class FittedScale:
 
     def predict(self, asked: Sequence[PromptLike], domains: Mapping[str, str] | None = None) -> Tensor:
         """(n,) q for any questions or conversations, with everything frozen. `domains` maps prompt hashes to names."""
-        if isinstance(asked, str):
-            raise UserError("give a list of questions, also if it is only one")
-        prompts = [as_prompt(one) for one in asked]
+        prompts = as_prompts(asked)
         estimator = ESTIMATOR.load(self.artifact)
         if estimator.settings.unit != "prompt":
             raise UserError(f"scale '{self.name}' is for pairs, and cannot predict q for prompts without responses")
