@@ -39,7 +39,7 @@ LIBRARIES = {
     "audit": {"numpy", "scipy"},
     "engine": {
         "torch", "numpy", "scipy", "jinja2", "transformers", "safetensors", "bitsandbytes", "peft", "wandb", "openai",
-        "httpx", "lm_eval", "yaml", "tokenizers", "pydantic", "flash_attn", "triton", "gguf", "huggingface_hub",
+        "lm_eval", "yaml", "tokenizers", "pydantic", "flash_attn", "triton", "gguf", "huggingface_hub",
     },
     "recipe": {"pydantic", "yaml", "ruamel"},
     "store": {"filelock", "safetensors"},

@@ -159,7 +159,7 @@ def answers(
     from unmdpo.data import alpaca, arena
 
     out = out or Path("outputs.json" if form is Format.alpaca_eval else f"{policy}.jsonl")
-    check_target(out, ".json" if form is Format.alpaca_eval else ".jsonl")
+    check_target(out, ".json", ".jsonl")
     if out.exists() and not force:
         raise UserError(f"{out} exists: choose another name with --out, or write over it with --force")
     rows = open_named(recipe, overrides, store).generations(policy, panel)

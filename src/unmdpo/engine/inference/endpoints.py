@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
@@ -15,7 +15,6 @@ from unmdpo.core.errors import UserError, printable
 from unmdpo.core.settings import Strict
 
 if TYPE_CHECKING:
-    import httpx
     from openai import OpenAI
 
 Q = TypeVar("Q")
@@ -122,7 +121,7 @@ def open_client(settings: Endpoint, retries: int = 2) -> "OpenAI":
     return OpenAI(base_url=settings.endpoint, api_key=secret, max_retries=retries, http_client=client)
 
 
-def _read_all(response: "httpx.Response") -> None:
+def _read_all(response: Any) -> None:
     """Reads the body, unpacked, up to a size and a time that no honest answer takes: a server may send without end."""
     content, until = bytearray(), time.monotonic() + LONGEST
     for part in response.iter_bytes():
