@@ -1,6 +1,8 @@
-"""What else one GPU allows: the longest pair that trains, two ranks on one card, a mixture of experts compiled.
+"""What else one GPU allows: the longest pair that trains, attention without a kernel, two ranks on one card, a mixture
+of experts compiled.
 
     python -m benchmarks.limits long 1b|8b TOKENS…     LoRA for 8b; each length until one does not fit
+    python -m benchmarks.limits eager                  a BLOOM of 560M, whose attention keeps its weights
     python -m benchmarks.limits experts                a Qwen3-MoE shape, compiled and not
     torchrun --nproc-per-node 2 -m benchmarks.limits ranks 1b|8b    the ranks share the first GPU, by gloo
 
@@ -19,11 +21,19 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
-from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, PreTrainedModel, Qwen3MoeConfig
+from transformers import (
+    AutoModelForCausalLM,
+    BloomConfig,
+    LlamaConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    Qwen3MoeConfig,
+)
 
 from unmdpo.engine.adapters import add_lora
 from unmdpo.engine.bench import _training_log_probs
-from unmdpo.engine.cost import available, checkpoint_activations, estimate, microbatch_tokens, needs_checkpointing
+from unmdpo.engine.cost import available, checkpoint_activations, estimate, microbatch_tokens, spare_memory
+from unmdpo.engine.pairs.layout import Layout
 from unmdpo.engine.pairs.score import score
 from unmdpo.engine.pairs.scorer import PairScorer, compile_layers
 from unmdpo.engine.ranks import Ranks
@@ -44,6 +54,9 @@ EXPERTS: dict[str, Any] = {
 }  # fmt: skip
 
 
+BLOOM: dict[str, Any] = {"vocab_size": 250_880, "hidden_size": 1024, "n_layer": 24, "n_head": 16}
+
+
 def pairs_of(lengths: list[tuple[int, int, int]], vocabulary: int) -> EncodedPairs:
     rng = np.random.default_rng(7)
     ids = ([rng.integers(0, vocabulary, n).astype(np.int32) for n in row] for row in lengths)
@@ -52,24 +65,35 @@ def pairs_of(lengths: list[tuple[int, int, int]], vocabulary: int) -> EncodedPai
 
 def made(config: PretrainedConfig, dtype: torch.dtype, lora: int | None, *, empty: bool = False) -> PreTrainedModel:
     torch.manual_seed(0)
-    with _parameters_without_memory() if empty else torch.device("cuda"):
+    with _parameters_without_memory():
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
     model.tie_weights()
     if lora is not None:
         add_lora(model, AdapterSettings(rank=lora))
-    return model
+    return model if empty else filled(model)
+
+
+def filled(module: Any) -> Any:
+    """On the GPU, with random weights."""
+    module._apply(lambda t: torch.empty_like(t, device="cuda") if t.is_meta else t.to("cuda"))
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            own(parameter).fill_(1.0) if "norm" in name else own(parameter).normal_(0, 0.02)
+    return module
 
 
 def llama(name: str) -> LlamaConfig:
     return LlamaConfig(**SHAPES[name], max_position_embeddings=1 << 20)
 
 
-def trainer_of(scorer: PairScorer, pairs: EncodedPairs, batch: int, updates: int) -> Trainer:
-    scorer.use("flash")
+def trainer_of(
+    scorer: PairScorer, pairs: EncodedPairs, batch: int, updates: int, layout: Layout = "flash", offload: bool = False
+) -> Trainer:
+    scorer.use(layout)
     scorer.proven = True  # what the proof finds is not what is measured here
     data = TrainingData(pairs, torch.ones(len(pairs)), reference=torch.zeros(len(pairs), 2))
     settings = TrainingSettings(updates=updates, batch=batch)
-    return Trainer(scorer, data, ObjectiveChoice(name="dpo"), settings, ComputeSettings())
+    return Trainer(scorer, data, ObjectiveChoice(name="dpo"), settings, ComputeSettings(offload_optimizer=offload))
 
 
 def timed_updates(trainer: Trainer, updates: int, warm: int) -> list[float]:
@@ -111,6 +135,23 @@ def long(name: str, lengths: list[int]) -> None:
         torch.cuda.empty_cache()
 
 
+def eager() -> None:
+    for row in (1024, 2048):
+        model = made(BloomConfig(**BLOOM), torch.bfloat16, None)
+        scorer = PairScorer(model)
+        pairs = pairs_of([(row - 512, 512, 512)] * 64, model.config.vocab_size)
+        trainer = trainer_of(scorer, pairs, 16, 4, "padded")
+        compile_layers(scorer)
+        seconds = timed_updates(trainer, 2, 2)
+        line: dict[str, Any] = {"what": "eager", "row": row, "budget": trainer.budget, "compiled": scorer.compiles}
+        line |= {"seconds": seconds, "peak_gib": peak()}
+        expected = estimate(model, trainer.budget, row=row, checkpointing=False, compiles=scorer.compiles).total
+        print(json.dumps(line | {"estimated_gib": round(expected / GIB, 1)}), flush=True)
+        del model, scorer, trainer
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
 def experts() -> None:
     batch = 64
     for compiled in (False, True):
@@ -138,7 +179,8 @@ def ranks(name: str) -> None:
     lora = 64 if name == "8b" else None
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 or os.environ.get("SHARD"):
         dist.init_process_group("gloo", timeout=timedelta(minutes=5))
-    world, lengths, batch = dist.is_initialized(), pair_lengths(64 * 4, 2048), 64
+    world, updates, batch = dist.is_initialized(), 3 if lora is None else 1, 64 if lora is None else 16
+    lengths = pair_lengths(batch * (updates + 1), 2048)
     dtype = torch.float32 if world and lora is None else torch.bfloat16
     model = made(llama(name), dtype, lora, empty=world)
     if world:
@@ -146,20 +188,22 @@ def ranks(name: str) -> None:
             if parameter.requires_grad:
                 parameter.data = parameter.data.float()
         scorer = shard(PairScorer(model, torch.device("cuda", 0)))
-        scorer._apply(lambda t: torch.empty_like(t, device="cuda") if t.is_meta else t.to("cuda"))  # type: ignore[no-untyped-call]
-        with torch.no_grad():
-            for parameter in model.parameters():
-                own(parameter).normal_(0, 0.02)
+        filled(scorer)
     else:
         scorer = PairScorer(model)
-    budget = microbatch_tokens(scorer)
-    if needs_checkpointing(scorer, budget, world=Ranks.current().world):
-        checkpoint_activations(model)
-    trainer = trainer_of(scorer, pairs_of(lengths, model.config.vocab_size), batch, 5)
+    budget, pairs = microbatch_tokens(scorer), pairs_of(lengths, model.config.vocab_size)
+    offload = lora is not None
+    spare_memory(scorer, ComputeSettings(offload_optimizer=offload), pairs)
+    trainer = trainer_of(scorer, pairs, batch, updates + 2, offload=offload)
     compile_layers(scorer)
-    seconds = timed_updates(trainer, 3, 1)
+    seconds = timed_updates(trainer, updates, 1)
     line = {"what": "ranks", "model": name, "ranks": Ranks.current().world, "sharded": world, "budget": budget}
-    line |= {"pairs_per_s": round(3 * batch / sum(seconds), 2), "seconds": seconds, "peak_gib": peak()}
+    line |= {
+        "pairs_per_s": round(updates * batch / sum(seconds), 2),
+        "offload": offload,
+        "seconds": seconds,
+        "peak_gib": peak(),
+    }
     line |= {"sharded_weights": sum(isinstance(p, DTensor) for p in model.parameters())}
     line |= {
         "estimated_gib": round(
@@ -167,6 +211,7 @@ def ranks(name: str) -> None:
                 model,
                 budget,
                 checkpointing=model.is_gradient_checkpointing,
+                offload_optimizer=offload,
                 world=Ranks.current().world,
                 memory=available(scorer.device),
             ).total
@@ -182,12 +227,14 @@ def ranks(name: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=["long", "experts", "ranks"])
+    parser.add_argument("what", choices=["long", "eager", "experts", "ranks"])
     parser.add_argument("model", nargs="?", default="1b")
     parser.add_argument("tokens", nargs="*", type=int)
     given = parser.parse_args()
     if given.what == "long":
         long(given.model, given.tokens or [8192, 32_768, 65_536, 131_072])
+    elif given.what == "eager":
+        eager()
     elif given.what == "experts":
         experts()
     else:

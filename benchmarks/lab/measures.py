@@ -10,7 +10,6 @@ from unmdpo.data.identity import Prompt
 from unmdpo.lab.demo import check_scale, truth_of
 from unmdpo.results.run import Run
 from unmdpo.scale.check import Check
-from unmdpo.stages.passes import PASS_STAGE
 from unmdpo.stages.pilots import PILOT_STAGE
 from unmdpo.stages.policies import POLICY_STAGE
 from unmdpo.stages.shared.base import Kind
@@ -88,11 +87,11 @@ def _checked(run: Run, scale: str) -> Check:
 def pilot_cost(run: Run) -> float:
     """FLOPs of all pilots, as a multiple of training one policy."""
 
-    def flops(*kinds: Kind[Any]) -> list[float]:
-        names = [name for name, stage in run.stages.items() if stage.kind in kinds]
+    def flops(kind: Kind[Any]) -> list[float]:
+        names = [name for name, stage in run.stages.items() if stage.kind is kind]
         return [run.artifact(name).manifest["notes"]["flops"] for name in names]
 
-    return sum(flops(PILOT_STAGE, PASS_STAGE)) / flops(POLICY_STAGE)[0]
+    return sum(flops(PILOT_STAGE)) / flops(POLICY_STAGE)[0]
 
 
 def _learned_beside(run: Run, policy: str) -> tuple[list[Prompt], list[float]]:

@@ -292,8 +292,6 @@ EXPERIMENTS: dict[str, Experiment] = {
             Point("5 folds, 12 updates", overrides=("pilots.updates=12",)),
             Point("2 folds, 25 updates", overrides=("pilots.folds=2", "pilots.updates=25")),
             Point("2 folds, 20 updates", overrides=("pilots.folds=2", "pilots.updates=20")),
-            Point("one pass", overrides=("pilots.updates=null", "pilots.evidence=one-pass")),
-            Point("two passes", overrides=("pilots.updates=null", "pilots.evidence=two-passes")),
             Point("5 folds, LoRA rank 8", overrides=("pilots.adapter={rank: 8}", "pilots.learning_rate=1e-3")),
             *(
                 Point(

@@ -4,6 +4,7 @@ import copy
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -32,8 +33,9 @@ from unmdpo.engine.cost import (
     checkpoint_activations,
     estimate,
     forward_flops,
+    largest_pair,
     matrix_rate,
-    needs_checkpointing,
+    spare_memory,
     training_passes,
     writing_tokens,
 )
@@ -44,9 +46,10 @@ from unmdpo.engine.pairs.padding import PaddedBatch, alike
 from unmdpo.engine.pairs.proof import prove
 from unmdpo.engine.pairs.score import score
 from unmdpo.engine.pairs.scorer import PairScorer
-from unmdpo.engine.settings import AdapterSettings, ModelSource, ObjectiveChoice
+from unmdpo.engine.settings import AdapterSettings, ComputeSettings, ModelSource, ObjectiveChoice
 from unmdpo.engine.sharding import empty_model
 from unmdpo.engine.text.encode import Encoder
+from unmdpo.engine.text.encoded import EncodedPair, EncodedPairs
 from unmdpo.engine.training.checkpoint import checkpoints, load_checkpoint, save_checkpoint
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.optimizer import HostAdamW
@@ -369,11 +372,29 @@ def test_memory_of_the_1b_shape_by_hand():
 def test_checkpointing_is_chosen_when_memory_is_short(monkeypatch):
     model = llama_1b()
     needed = estimate(model, 16_384, checkpointing=False).total
-    for memory, expected in ((needed, True), (1.2 * needed, False)):
+    pairs = EncodedPairs.of([EncodedPair(*np.ones((3, 4), dtype=np.int32), True)])
+    for memory, expected in ((1.2 * needed, False), (needed, True)):
         monkeypatch.setattr("unmdpo.engine.cost.available", lambda _, memory=memory: memory)
-        assert needs_checkpointing(PairScorer(model), 16_384) is expected
+        spare_memory(PairScorer(model), ComputeSettings(token_budget=16_384), pairs)
+        assert model.is_gradient_checkpointing is expected
     monkeypatch.undo()
     assert available(CPU) > 2**28
+
+
+def test_a_pair_beyond_the_microbatch_counts_whole():
+    model, room = llama_1b(), 100 * 2**30
+    most = largest_pair(model, room)
+    assert estimate(model, most, checkpointing=True, memory=room).total <= room
+    assert estimate(model, most + 1, checkpointing=True, memory=room).total > room
+    assert largest_pair(model, room, offload_optimizer=True) > most
+
+
+def test_attention_without_a_kernel_keeps_what_it_compares():
+    config = BloomConfig(vocab_size=256, hidden_size=64, n_layer=2, n_head=4)
+    with torch.device("meta"):
+        model = BloomForCausalLM._from_config(config, dtype=torch.bfloat16)
+    plain, eager = (estimate(model, 1000, checkpointing=False, row=row).activations for row in (0, 300))
+    assert eager - plain == 1000 * 2 * (4 * 300) * (2 + 4)  # layers, heads and tokens, in bfloat16 and in float32
 
 
 def test_a_batch_of_answers_fits_in_what_the_weights_leave():

@@ -80,7 +80,7 @@ def plan(
 
     from unmdpo.engine.training.metrics import roughly
     from unmdpo.execute.checks import check_judge_code, missing_places
-    from unmdpo.execute.plan import gpus_needed, prove_small, sizes_of, speed_of, too_large
+    from unmdpo.execute.plan import gpus_needed, longest_that_trains, prove_small, sizes_of, speed_of, too_large
     from unmdpo.execute.plan import plan as estimate
 
     speed = speed_of(device)
@@ -99,6 +99,9 @@ def plan(
         gpus = gpus_needed(run, device, sizes)
         enough = "64 GPUs per model are not enough" if gpus is None else f"{gpus} GPUs per model are enough"
         say(f"does not fit: {stage.stage} needs {needed}; {enough}. {HELP}")
+    longest, fitting = int(sizes.lengths.sum(axis=1).max(initial=0)), longest_that_trains(run, device, sizes)
+    if fitting > 0:
+        say(f"pairs of up to {fitting:,} tokens fit; the longest one here has {longest:,}")
     say("(times from rates measured on one H200; plan for other devices with --device)")
     say(_layout(prove_small(run)))
     _say_what_it_can_show(run, sizes.prompts)

@@ -60,9 +60,9 @@ def bench(settings: BenchSettings, report: Report = lambda text: None) -> Iterat
         offload_optimizer=settings.offload_optimizer,
         activation_checkpointing=settings.checkpointing,
     )
-    spare_memory(scorer, compute)
     report("proving that packed pairs give what single ones give")
     pairs = random_pairs(settings, scorer.model.config.get_text_config().vocab_size)
+    spare_memory(scorer, compute, pairs)
     started = time.perf_counter()
     proof = asdict(prove(scorer, pairs))
     yield {"what": "proof", "model": settings.model, "seconds": [round(time.perf_counter() - started, 2)], **proof}

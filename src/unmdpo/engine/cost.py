@@ -4,12 +4,14 @@ Weights, masters, gradients and moments are counted exactly. Activations are est
 for its backward pass. `benchmarks/engine.py` prints the estimate next to the measured peak.
 """
 
+import bisect
 import itertools
 import math
 import os
 import time
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,11 +19,13 @@ from numpy.typing import NDArray
 from torch import nn
 from transformers import PreTrainedModel
 
+from unmdpo.core.errors import UserError
 from unmdpo.engine.models import body, decoder_layers
 from unmdpo.engine.pairs.logprobs import CHUNK, KEPT_SHARE
 from unmdpo.engine.pairs.scorer import GPU_BUDGET, PairScorer, can_compile
 from unmdpo.engine.ranks import Ranks
 from unmdpo.engine.settings import ComputeSettings
+from unmdpo.engine.text.encoded import EncodedPairs, longest
 
 
 def forward_flops(model: PreTrainedModel, lengths: NDArray[np.int32]) -> float:
@@ -115,9 +119,10 @@ CPU_SECONDS = 0.5  # to measure a CPU for
 EAGER = 1.7  # times as much as a compiled layer keeps: 61.2 and 38.7 GiB in all for SmolLM2-135M
 ROOMY = 0.42  # share of a device's memory that a larger microbatch may take
 LARGEST_BUDGET, STEP = 65_536, 8_192  # tokens per microbatch
+LARGEST_PAIR = 1 << 22  # tokens
 USABLE = 0.9  # share of a device's memory that we plan to use
 WRITTEN_TOKENS, WRITING_SHARE = 262_144, 1 / 6  # most in a batch of answers, and of the memory for their keys
-BFLOAT16, FLOAT32 = 2, 4  # bytes
+BFLOAT16, FLOAT32, GIB = 2, 4, 2**30  # bytes
 
 
 @dataclass(frozen=True)
@@ -136,16 +141,18 @@ class Memory:
 
 def estimate(
     model: PreTrainedModel,
-    token_budget: int,
+    tokens: int,
     *,
     checkpointing: bool,
+    row: int = 0,
     offload_optimizer: bool = False,
     world: int = 1,
     memory: float | None = None,
     compiles: bool | None = None,
 ) -> Memory:
-    """One rank's share in training, on a device with this much memory, or the model's. Sharded weights are float32 if
-    trained, and a layer is gathered when needed. Layers that are not compiled keep more."""
+    """One rank's share in training on microbatches of so many tokens, on a device with this much memory, or the
+    model's. `row` is the longest sequence. Sharded weights are float32 if trained, and a layer is gathered when
+    needed. Layers that are not compiled keep more, and so does attention without a kernel."""
     compute = BFLOAT16 if world > 1 else torch.finfo(model.dtype).bits // 8
     total = sum(p.numel() for p in model.parameters())
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
@@ -153,17 +160,19 @@ def estimate(
     moments = 0 if offload_optimizer else 2 * FLOAT32
     shape = LayerShape.of(model)
     in_layer = shape.kept * (1.0 if (can_compile(model) if compiles is None else compiles) else EAGER)
+    if not (model._supports_sdpa or model._supports_flex_attn):
+        in_layer += shape.heads * row * (1 if compute == FLOAT32 else 1 + FLOAT32 / compute)
     kept = shape.checkpointed if checkpointing else in_layer
     working = in_layer if checkpointing else 0  # the layer being recomputed
     words = _words(model)
-    kept_logits = token_budget * words * compute
+    kept_logits = tokens * words * compute
     if kept_logits > KEPT_SHARE * (available(model.device) if memory is None else memory):
-        kept_logits = min(CHUNK, token_budget) * words * compute
+        kept_logits = min(CHUNK, tokens) * words * compute
     weights = compute * total if world == 1 else compute * (total - trained) // world + _gathered(model, compute)
     return Memory(
         weights=weights,
         state=(masters + FLOAT32 + moments) * trained // world,
-        activations=round(token_budget * compute * (shape.layers * kept + working)),
+        activations=round(tokens * compute * (shape.layers * kept + working)),
         head=kept_logits + (shape.width * words * (FLOAT32 + compute) if trained == total else 0),
     )
 
@@ -207,6 +216,7 @@ class LayerShape:
     layers: int
     width: int
     inner: int
+    heads: int
     queries: int
     keys: int
 
@@ -217,7 +227,7 @@ class LayerShape:
         head = getattr(config, "head_dim", None) or width // heads
         keys = (getattr(config, "num_key_value_heads", None) or heads) * head
         inner = getattr(config, "intermediate_size", None) or 4 * width
-        return cls(config.num_hidden_layers, width, inner, heads * head, keys)
+        return cls(config.num_hidden_layers, width, inner, heads, heads * head, keys)
 
     @property
     def kept(self) -> int:
@@ -238,19 +248,13 @@ def available(device: torch.device) -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def needs_checkpointing(
-    scorer: PairScorer, token_budget: int, *, offload_optimizer: bool = False, world: int = 1
-) -> bool:
-    """Whether keeping all activations would run out of memory."""
-    plain = estimate(
-        scorer.model,
-        token_budget,
-        checkpointing=False,
-        offload_optimizer=offload_optimizer,
-        world=world,
-        compiles=scorer.compiles,
-    )
-    return plain.total > USABLE * available(scorer.device)
+def largest_pair(model: PreTrainedModel, memory: float, **more: Any) -> int:
+    """Tokens of the longest pair that trains on a device with this much memory, recomputing activations."""
+
+    def is_too_long(tokens: int) -> bool:
+        return estimate(model, tokens, checkpointing=True, row=tokens, memory=memory, **more).total > memory
+
+    return bisect.bisect_left(range(LARGEST_PAIR), True, key=is_too_long) - 1
 
 
 def microbatch_tokens(scorer: PairScorer, given: int | None = None) -> int:
@@ -274,14 +278,27 @@ def roomy_tokens(model: PreTrainedModel, memory: float, world: int = 1, compiles
     return next(fitting, GPU_BUDGET)
 
 
-def spare_memory(scorer: PairScorer, compute: ComputeSettings) -> None:
-    """Recomputes activations if the user says so, or if memory requires it."""
+def spare_memory(scorer: PairScorer, compute: ComputeSettings, pairs: EncodedPairs) -> None:
+    """Recomputes activations if the user says so, or if keeping them would run out of memory. A pair that does not fit
+    even so is refused now, and not when its turn comes."""
+    room, budget = available(scorer.device), microbatch_tokens(scorer, compute.token_budget)
+    pair = int(pairs.valid_lengths.sum(axis=1).max(initial=0))  # alone in its microbatch if it is beyond the budget
+    row = int(longest(pairs.valid_lengths).max(initial=0))
+    how: dict[str, Any] = {
+        "offload_optimizer": compute.offload_optimizer, "world": Ranks.current().world, "compiles": scorer.compiles,
+    }  # fmt: skip
+    needed = {
+        flag: estimate(scorer.model, max(budget, pair), row=row, checkpointing=flag, **how).total
+        for flag in (False, True)
+    }
+    if scorer.device.type == "cuda" and pair > budget and needed[True] > room:
+        raise UserError(
+            f"the longest pair has {pair:,} tokens and needs about {needed[True] / GIB:,.0f} GiB, and a device has "
+            f"{room / GIB:,.0f}; pairs of up to {largest_pair(scorer.model, room, **how):,} tokens fit: "
+            "lower data.max_length, train an adapter, or let more GPUs share the model (compute.ranks)"
+        )
     wanted = compute.activation_checkpointing
-    if wanted is None:
-        tokens, world = microbatch_tokens(scorer, compute.token_budget), Ranks.current().world
-        offload = compute.offload_optimizer
-        wanted = needs_checkpointing(scorer, tokens, offload_optimizer=offload, world=world)
-    if wanted:
+    if needed[False] > USABLE * room if wanted is None else wanted:
         checkpoint_activations(scorer.model)
 
 

@@ -112,12 +112,8 @@ class DefaultBudget(Budget):
     @classmethod
     def _fill_in(cls, values: Any) -> Any:
         if isinstance(values, dict) and values.get("updates") is None and values.get("epochs") is None:
-            return values | cls._default_budget(values)
+            return values | {"updates": PAPER_UPDATES}
         return values
-
-    @classmethod
-    def _default_budget(cls, values: dict[str, Any]) -> dict[str, int]:
-        return {"updates": PAPER_UPDATES}
 
 
 class TrainingOverrides(Budget):

@@ -21,7 +21,6 @@ from unmdpo.engine.shapes import pair_lengths
 from unmdpo.engine.text.encode import Encoder
 from unmdpo.engine.text.encoded import EncodedPair, EncodedPairs
 from unmdpo.stages.data import COMPARISONS_STAGE, ENCODED_STAGE, MANY, read_stage
-from unmdpo.stages.passes import PASS_STAGE
 from unmdpo.stages.pilots import PILOT_STAGE
 from unmdpo.stages.pipeline import Pipeline
 from unmdpo.stages.shared.base import Job, Notes, Stage
@@ -35,7 +34,6 @@ LONGEST = 256  # tokens in what it is tried on
 MEMORY = {"h200": 141e9, "h100": 80e9, "a100": 80e9}
 GPUS = (1, 2, 4, 8, 16, 32, 64)  # that may share one model
 CPU_SHARE = 0.1  # of the measured matrix rate
-PILOTS = (PILOT_STAGE.name, PASS_STAGE.name)
 
 
 @dataclass(frozen=True)
@@ -129,7 +127,7 @@ class Plan:
     @property
     def pilot_share(self) -> float:
         """The share of all FLOPs spent on pilots and their scoring: the price of a learned scale."""
-        pilots = sum(stage.cost.flops for stage in self.stages if stage.kind in PILOTS)
+        pilots = sum(stage.cost.flops for stage in self.stages if stage.kind == PILOT_STAGE.name)
         return pilots / max(1.0, sum(stage.cost.flops for stage in self.stages))
 
 
@@ -158,6 +156,13 @@ def gpus_needed(run: Pipeline, device: str, sizes: Sizes | None = None) -> int |
         if max(stage.cost.memory for stage in planned.stages) <= USABLE * memory:
             return gpus
     return None
+
+
+def longest_that_trains(run: Pipeline, device: str, sizes: Sizes) -> int:
+    """Tokens of the longest pair that policies can be trained on, with a prompt counted once."""
+    memory, recipe = MEMORY.get(device) or available(local_device()), run.recipe
+    estimates = Estimates(sizes.lengths, sizes.prompts, memory, recipe.compute.ranks, recipe.compute)
+    return estimates.largest_pair(recipe.model, recipe.training.adapter)
 
 
 def too_large(planned: Plan, device: str) -> list[StageCost]:

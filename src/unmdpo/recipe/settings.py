@@ -157,10 +157,6 @@ class PilotsRecipe(DefaultBudget, TrainingOverrides):
     preset: Literal["cheap"] | None = Field(
         None, description="cheap: two folds with half the updates, which together cost as much as one policy"
     )
-    evidence: Literal["folds", "one-pass", "two-passes"] = Field(
-        "folds",
-        description="from one pilot for each fold, trained on the others; or from pilots that pass over the data once",
-    )
     folds: Annotated[int, Field(ge=2, le=100)] = Field(5, description="of the prompts; one pilot is trained for each")
     fold_seed: Seed = Field(FOLD_SEED, description="decides which fold a prompt is in")
     objective: ObjectiveName = Field("fixed-margin", description="what pilots are trained with")
@@ -191,16 +187,6 @@ class PilotsRecipe(DefaultBudget, TrainingOverrides):
         epochs, updates = training.get("epochs"), training.get("updates")
         half = updates // 2 if isinstance(updates, int) else PAPER_UPDATES // 2
         return said | {"folds": 2} | ({"epochs": epochs} if epochs else {"updates": max(1, half)})
-
-    @classmethod
-    def _default_budget(cls, values: dict[str, Any]) -> dict[str, int]:
-        return super()._default_budget(values) if values.get("evidence", "folds") == "folds" else {"epochs": 1}
-
-    @model_validator(mode="after")
-    def _once(self) -> Self:
-        if self.evidence != "folds" and self.epochs != 1:
-            raise ValueError("pilots that pass over the data once train for one epoch; leave out updates and epochs")
-        return self
 
     @model_validator(mode="after")
     def _one_way_to_say_seeds(self) -> Self:

@@ -1,7 +1,6 @@
 """Pilots: each comparison's values from a policy that never saw it.
 
-By default there is one pilot for each fold of the prompts, as in the paper. A pilot that passes once over all of them
-is cheaper: `stages/passes.py`.
+There is one pilot for each fold of the prompts, trained on the others.
 """
 
 from dataclasses import replace
@@ -21,15 +20,12 @@ from unmdpo.objectives import PairLogps, beta_ln_from_lengths
 from unmdpo.recipe.seeds import with_seed
 from unmdpo.stages.convert import converted_model
 from unmdpo.stages.data import comparisons, encoded
-from unmdpo.stages.passes import PASS_STAGE, latest_evidence, passes
 from unmdpo.stages.reference import pilot_model, reference
 from unmdpo.stages.shared.base import Graph, Job, Kind, Notes, PinnedModel, Stage
 from unmdpo.stages.shared.estimates import Cost, Estimates
-from unmdpo.stages.shared.files import COMPARISONS, EVIDENCE, HELD_OUT, PAIRS, PASS_LOGPS, REFERENCE, Evidence, HeldOut
+from unmdpo.stages.shared.files import COMPARISONS, EVIDENCE, HELD_OUT, PAIRS, REFERENCE, Evidence, HeldOut
 from unmdpo.stages.shared.training import check_finite_logps, train_in, with_beta
 from unmdpo.stages.shared.units import PromptIndex, strengths, weights
-
-FEWEST_UPDATES = 2  # of a pass, before which nothing is known
 
 
 class PilotSettings(Strict):
@@ -85,12 +81,7 @@ def evidence_in(job: Job[Any]) -> list[Evidence]:
 
 def _out_of_fold(graph: Graph, seed: int | None) -> Stage[OofSettings]:
     model, suffix = pilot_model(graph)
-    recipe = graph.recipe.pilots
-    pilots: list[Stage[Any]] = (
-        [pilot(graph, fold, seed) for fold in range(recipe.folds)]
-        if recipe.evidence == "folds"
-        else passes(graph, seed)
-    )
+    pilots = [pilot(graph, fold, seed) for fold in range(graph.recipe.pilots.folds)]
     inputs: dict[str, Stage[Any]] = {
         "encoded": encoded(graph, model, suffix),
         "reference": reference(graph, model, pilots[0].settings.training.adapter, suffix),
@@ -144,19 +135,10 @@ def gather_evidence(job: Job[OofSettings]) -> Notes:
         )  # fmt: skip
         return beta * of_pairs.log_ratio, beta_ln * of_pairs.mean_log_ratio
 
-    met = [job.load(PASS_LOGPS, name) for name, stage in job.stage.inputs.items() if stage.kind is PASS_STAGE]
-    if met:
-        values, usable = latest_evidence(met, gaps, valid)
-        if not usable.any() or max(int(one.update.max()) for one in met) < FEWEST_UPDATES:
-            raise UserError(
-                f"{job.stage.name}: {len(pairs)} comparisons are met before pilots have learned anything; "
-                "set pilots.evidence to folds, or lower training.batch"
-            )
-    else:
-        values, usable = gaps(_held_out(job, len(pairs))), valid
+    values = gaps(_held_out(job, len(pairs)))
     mean_tokens = tokens.float().mean(dim=1)
-    job.save(EVIDENCE, Evidence(*values, usable, mean_tokens, torch.tensor(beta_ln, dtype=torch.float64)))
-    return {"valid": int(usable.sum()), "masked": int((~usable).sum()), "beta_ln": beta_ln}
+    job.save(EVIDENCE, Evidence(*values, valid, mean_tokens, torch.tensor(beta_ln, dtype=torch.float64)))
+    return {"valid": int(valid.sum()), "masked": int((~valid).sum()), "beta_ln": beta_ln}
 
 
 def _held_out(job: Job[OofSettings], rows: int) -> Tensor:

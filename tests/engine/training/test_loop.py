@@ -17,7 +17,6 @@ from unmdpo.engine.training.checkpoint import checkpoints
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.loop import LoopSettings, Validation, train
 from unmdpo.engine.training.metrics import Progress, TensorBoard, WeightsAndBiases, clock, roughly
-from unmdpo.engine.training.schedule import batch_of
 from unmdpo.scale import JointScale, Units
 
 EVERY_UPDATE = LoopSettings(checkpoint_updates=1)
@@ -144,19 +143,6 @@ def test_checkpoints_can_be_read_by_the_group(tmp_path):
         os.umask(before)
     modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "checkpoints").rglob("*") if path.is_file()}
     assert modes == {0o640}
-
-
-def test_what_was_met_survives_an_interruption(tmp_path):
-    whole, killed, resumed = (replace(trainer("dpo"), remember=True) for _ in range(3))
-    train(whole, tmp_path / "whole", EVERY_UPDATE)
-    with pytest.raises(Killed):
-        train(killed, tmp_path / "killed", EVERY_UPDATE, sinks=[KillAfter(1)])
-    train(resumed, tmp_path / "killed", EVERY_UPDATE)
-    assert torch.equal(resumed.met.nan_to_num(), whole.met.nan_to_num())
-    reference = world()[1].reference
-    first = [slot for slot in batch_of(0, 20, 8, whole.seed) if killed.data.pairs.valid[slot]]
-    assert torch.allclose(killed.met[first], reference[first], atol=1e-5)
-    assert int(killed.met.isfinite().all(dim=1).sum()) == len(first)
 
 
 def test_a_finished_run_is_not_run_again(tmp_path):

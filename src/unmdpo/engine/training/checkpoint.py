@@ -126,8 +126,6 @@ def load_checkpoint(trainer: Trainer, path: Path) -> None:
         trainer.adaptive_state = trainer.rule.restore(small["objective"])
     if trainer.scale is not None:
         trainer.scale.load_state(small["scale"])
-    if trainer.met is not None:
-        trainer.met = small["met"]["logps"]
     trainer.update, trainer.num_tokens = described["update"], described["num_tokens"]
 
 
@@ -178,8 +176,6 @@ def _small_parts(trainer: Trainer) -> dict[str, dict[str, Tensor]]:
         parts["objective"] = trainer.adaptive_state._asdict()
     if trainer.scale is not None:
         parts["scale"] = trainer.scale.state()
-    if trainer.met is not None:
-        parts["met"] = {"logps": trainer.met}
     return parts
 
 

@@ -59,7 +59,6 @@ class Trainer:
     settings: TrainingSettings = field(default_factory=TrainingSettings)
     compute: ComputeSettings = field(default_factory=ComputeSettings)
     scale: PolicyTimeScale | None = None
-    remember: bool = False  # each pair's log-probabilities when it is met, before it is trained on
 
     def __post_init__(self) -> None:
         self.update, self.num_tokens = 0, 0
@@ -92,7 +91,6 @@ class Trainer:
             offload=self.compute.offload_optimizer,
         )
         self._ahead: GlobalBatch | None = None
-        self.met = torch.full((len(self.data), 2), torch.nan) if self.remember else None  # the latest time
 
     @property
     def model(self) -> PreTrainedModel:
@@ -165,8 +163,6 @@ class Trainer:
             self._ahead = self._lay_out(self.update + 1)
         results = self.ranks.total(results).cpu()
         self._check_finite("loss", results[:, 0], batch.slots)
-        if self.met is not None:
-            self.met[batch.slots] = results[:, 1:]
         norm = self._clip()
         self._check_finite("gradient", norm.expand(len(batch.slots)), batch.slots)
         self.optimizer.step()

@@ -31,6 +31,7 @@ from unmdpo.engine.cost import (
     cached_bytes,
     estimate,
     forward_flops,
+    largest_pair,
     reached_share,
     reading_memory,
     roomy_tokens,
@@ -40,6 +41,7 @@ from unmdpo.engine.cost import (
 from unmdpo.engine.models import body, decoder_layers
 from unmdpo.engine.settings import AdapterSettings, ComputeSettings, ModelSource, ObjectiveChoice, TrainingSettings
 from unmdpo.engine.shapes import SHAPES
+from unmdpo.engine.text.encoded import longest
 
 H200_USEFUL = 446e12  # FLOP/s when training the 1B model, docs/evidence/performance.md
 MEASURED_SHARES = {135e6: 0.47, 1.2e9: 1.0, 8e9: 0.8}  # share of that rate by parameters; the nearest size is used
@@ -199,12 +201,11 @@ class Estimates:
         key = (id(shape), checkpointing, adapter is None, four_bit, self.ranks, self.memory)
         if key in self._known:
             return self._known[key]
-        for parameter in shape.parameters():
-            parameter.requires_grad_(adapter is None)
         needed = estimate(
-            shape,
-            self._microbatch(shape),
+            _for_training(shape, adapter),
+            max(self._microbatch(shape), int(self.lengths.sum(axis=1).max(initial=0))),
             checkpointing=checkpointing,
+            row=int(longest(self.lengths).max(initial=0)),
             offload_optimizer=self.compute.offload_optimizer,
             world=self.ranks,
             memory=self.memory,
@@ -212,13 +213,22 @@ class Estimates:
         packed = 1.4 * parameters(shape) if four_bit else 0.0  # bytes that are saved
         return self._known.setdefault(key, float(needed.total) - packed)
 
+    def largest_pair(self, model: ModelSource, adapter: AdapterSettings | None) -> int:
+        """Tokens of the longest pair that trains."""
+        shape, offload = _for_training(meta_model(model), adapter), self.compute.offload_optimizer
+        return largest_pair(shape, self.memory, offload_optimizer=offload, world=self.ranks)
+
+
+def _for_training(shape: PreTrainedModel, adapter: AdapterSettings | None) -> PreTrainedModel:
+    for parameter in shape.parameters():
+        parameter.requires_grad_(adapter is None)
+    return shape
+
 
 @lru_cache(maxsize=64)
 def _usual_microbatch(shape: PreTrainedModel, memory: float, ranks: int) -> int:
     """Where all weights are trained; with an adapter there is room for more, which nobody needs."""
-    for parameter in shape.parameters():
-        parameter.requires_grad_(True)
-    return roomy_tokens(shape, memory, ranks)
+    return roomy_tokens(_for_training(shape, None), memory, ranks)
 
 
 @lru_cache(maxsize=64)

@@ -66,13 +66,6 @@ class HeldOut(NamedTuple):
     logps: Tensor  # (m, 2) of chosen and rejected
 
 
-class PassLogps(NamedTuple):
-    """What a pilot thought of every comparison when it met it."""
-
-    update: Tensor  # (n,) updates it had made by then
-    logps: Tensor  # (n, 2) of chosen and rejected
-
-
 class Evidence(NamedTuple):
     """Out-of-fold values for every comparison."""
 
@@ -145,7 +138,6 @@ EMBEDDINGS = _one_tensor("embeddings.safetensors", "embeddings")  # (u, d)
 EMBEDDED = _tensors("part.safetensors", Embedded)
 PROMPTS: ArtifactFile[list[str]] = ArtifactFile("prompts.json", write_json, _read_json)  # their hashes
 HELD_OUT = _tensors("held-out.safetensors", HeldOut)
-PASS_LOGPS = _tensors("met.safetensors", PassLogps)
 EVIDENCE = _tensors("oof.safetensors", Evidence)
 CHECK = ArtifactFile[Check](
     "check.json", lambda path, value: write_json(path, value.to_dict()), lambda path: Check.of_dict(_read_json(path))

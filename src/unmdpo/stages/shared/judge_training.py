@@ -157,7 +157,7 @@ def _trained(
     try:
         scorer, adapted = open_reward_scorer(source, encoder.tokenizer, settings)
         proof = prove(scorer, data.pairs, compute.token_budget)
-        spare_memory(scorer, compute)
+        spare_memory(scorer, compute, data.pairs)
         trainer = Trainer(compiled(scorer), data, JudgeObjective(), settings.training(len(data)), compute)
         shown = Progress(trainer.updates, report)
         train_to_the_end(trainer, state, LoopSettings(worth_minutes=WORTH_MINUTES), sinks=[shown, *sinks])

@@ -65,7 +65,6 @@ def train_in(
     data: TrainingData,
     scale: PolicyTimeScale | None = None,
     *,
-    remember: bool = False,
     validation: Validation | None = None,
 ) -> TrainedModel:
     """Trains from the last checkpoint in the job's folder, if there is one."""
@@ -73,10 +72,10 @@ def train_in(
     if adapted is None and getattr(scorer.model, "hf_quantizer", None) is not None:
         raise UserError(f"'{model.path}' is quantized: train an adapter beside it, or its unquantized weights")
     proof = prove_in(job, scorer)
-    spare_memory(scorer, job.compute)
+    spare_memory(scorer, job.compute, data.pairs)
     passes = training_passes(scorer.model, adaptive=objective.objective.adaptive)
     flops = passes * forward_flops(scorer.model, data.pairs.valid_lengths)
-    trainer = Trainer(compiled(scorer), data, objective, settings, job.compute, scale, remember)
+    trainer = Trainer(compiled(scorer), data, objective, settings, job.compute, scale)
     loop = LoopSettings(
         worth_minutes=WORTH_MINUTES, validate_updates=settings.validate_updates, patience=settings.patience
     )
