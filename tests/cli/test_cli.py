@@ -19,6 +19,21 @@ def run(*arguments: str):
     return CliRunner().invoke(app, list(arguments))
 
 
+COMMANDS_ON_RECIPES = {
+    "run": [],
+    "check": [],
+    "plan": [],
+    "verify": [],
+    "report": [],
+    "table": [],
+    "compare": ["a", "b"],
+    "scale": ["a"],
+    "chat": ["a"],
+    "answers": ["a", "b"],
+    "export": ["a", "folder"],
+}
+
+
 def test_version():
     assert run("--version").output == f"unmdpo {unmdpo.__version__}\n"
 
@@ -45,6 +60,23 @@ def test_help_imports_little():
     assert "recipes" in done.stdout
     assert "HEAVY []" in done.stdout
     assert int(done.stdout.split()[-1]) < 400  # 193 with typer 0.29
+
+
+def test_a_wrong_recipe_is_refused_before_anything_heavy_is_imported(tmp_path):
+    """So that its mistakes are known in a second."""
+    path = tmp_path / "wrong.yaml"
+    path.write_text("name: wrong\n")
+    commands = [[name, str(path), *more] for name, more in COMMANDS_ON_RECIPES.items()]
+    script = (
+        "import sys\n"
+        "from unmdpo.cli import app\n"
+        f"for command in {commands}:\n"
+        "    try: app(command)\n"
+        "    except SystemExit as ended: print(ended.code, *command[:1], {'torch', 'scipy'} & sys.modules.keys())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [f"2 {name} set()" for name in COMMANDS_ON_RECIPES]
+    assert done.stderr.count("model is missing") == len(COMMANDS_ON_RECIPES)
 
 
 def test_unknown_command_and_option_exit_2():

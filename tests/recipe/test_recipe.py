@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 from pathlib import Path
 
 import jsonschema
@@ -104,7 +105,7 @@ MISTAKES = {
     ),
     "unknown objective": (
         changed("objective: unm-wr", "objective: unm_wr"),
-        ":8: policies.wr.objective: unknown objective 'unm_wr'; did you mean 'unm-wr'?",
+        ":8: policies.wr.objective: unknown name 'unm_wr'; did you mean 'unm-wr'?",
     ),
     "unknown scale": (changed("scale: seq", "scale: sec"), "there is no scale 'sec'; did you mean 'seq'?"),
     "scale missing": (changed("unm-wr, scale: seq", "unm-wr"), ":8: policies.wr: objective 'unm-wr' needs a scale"),
@@ -130,16 +131,16 @@ MISTAKES = {
         "evaluation.judge: give exactly one of path (a sequence classifier",
     ),
     "no judge": (changed("{path: some/judge}", "{}"), "evaluation.judge: give exactly one of path"),
-    "wrong type": (changed("size: 10", "size: many"), ":11: evaluation.panels.small.size: Input should be"),
-    "no coercion": (changed("size: 10", "size: '10'"), "evaluation.panels.small.size: Input should be"),
+    "wrong type": (changed("size: 10", "size: many"), ":11: evaluation.panels.small.size should be"),
+    "no coercion": (changed("size: 10", "size: '10'"), "evaluation.panels.small.size should be"),
     "too small": (changed("size: 10", "size: 0"), "a number of prompts, a share of them between 0 and 1, or all"),
-    "missing key": (changed("name: mine\n", ""), "name: Field required"),
+    "missing key": (changed("name: mine\n", ""), "name is missing"),
     "source without path": (changed(", path: pairs.jsonl", ""), "source 'preference' needs a path"),
     "two budgets": (MINIMAL + "training: {updates: 3, epochs: 1}\n", "updates or epochs, not both"),
     "pilots with scale": (MINIMAL + "pilots: {updates: 3, objective: unm-ao}\n", "pilots come before any scale"),
     "unknown pilot objective": (
         MINIMAL + "pilots: {updates: 3, objective: dppo}\n",
-        "pilots.objective: unknown objective 'dppo'; did you mean 'dpo'?",
+        "pilots.objective: unknown name 'dppo'; did you mean 'dpo'?",
     ),
     "duplicate key": (MINIMAL + "name: again\n", ":13: the key 'name' appears twice"),
     "not YAML": (MINIMAL + "seed: [1, 2\n", "not valid YAML"),
@@ -161,7 +162,7 @@ MISTAKES = {
         changed("path: pairs.jsonl}", "path: pairs.jsonl, strength: {thresholds: [1.0]}}"),
         "3 strength levels need 2 thresholds",
     ),
-    "betas": (MINIMAL + "training: {betas: [2, -1]}\n", ":13: training.betas.0: Input should be less than 1"),
+    "betas": (MINIMAL + "training: {betas: [2, -1]}\n", ":13: training.betas.0 should be less than 1"),
     "no panels": (changed("{small: {size: 10, seed: 1}}", "{}"), "evaluation.panels: Dictionary should have"),
     "two validations": (
         changed("path: pairs.jsonl}", "path: p.jsonl, validation: {path: v.jsonl, fraction: 0.1}}"),
@@ -177,7 +178,8 @@ def test_mistakes_say_where_and_what(recipe_file, case):
     path = recipe_file(text)
     with pytest.raises(UserError) as caught:
         load_recipe(path)
-    assert message in str(caught.value)
+    without_columns = re.sub(r"(\.yaml:\d+):\d+:", r"\1:", str(caught.value))
+    assert message in without_columns
     assert str(caught.value).startswith(path)
 
 
@@ -188,9 +190,9 @@ def test_mistakes_say_where_and_what(recipe_file, case):
         ("=3", "should look like key.sub=value"),
         ("training.upates=3", "override 'training.upates=3': training.upates: unknown key; did you mean"),
         ("name.x=3", "'name' is a value and has no keys below it"),
-        ("training.updates=a few", "override 'training.updates=a few': training.updates: Input should be"),
+        ("training.updates=a few", "override 'training.updates=a few': training.updates should be"),
         ("training.updates=[1", "not valid YAML"),
-        ("policies.dpo.seeds=1", "policies.dpo.seeds: should be a list, such as [1]"),
+        ("policies.dpo.seeds=1", "policies.dpo.seeds should be a list, such as [1]"),
     ],
 )
 def test_override_mistakes(recipe_file, override, message):
@@ -200,10 +202,21 @@ def test_override_mistakes(recipe_file, override, message):
 
 
 def test_several_mistakes_are_reported_at_once(recipe_file):
+    """An unknown key does not hide what else is wrong in its section."""
     text = changed("size: 10", "size: no").replace("path: some/model", "path: 3")
+    path = recipe_file(text + "training: {bach: 3, updates: a few, learning_rate: []}\njudge: 3\n")
     with pytest.raises(UserError) as caught:
-        load_recipe(recipe_file(text))
-    assert len(str(caught.value).splitlines()) == 2
+        load_recipe(path)
+    assert [line.removeprefix(path) for line in str(caught.value).splitlines()] == [
+        ":2:9: model.path should be text, not 3",
+        ":11:20: evaluation.panels.small.size should be a number of prompts, a share of them between 0 and 1, or all, "
+        "not 'no'",
+        ":13:12: training.bach: unknown key; did you mean 'batch'?",
+        ":13:21: training.updates should be a whole number, not 'a few'",
+        ":13:37: training.learning_rate should be a number",
+        ":14:1: judge: unknown key; known: beta, compute, data, description, evaluation, logging, model, name, "
+        "pilots, policies, reference, scales, seed, table, training",
+    ]
 
 
 def test_panels_must_fit_the_official_validation_split():
@@ -229,7 +242,7 @@ def test_an_override_is_blamed_for_its_own_mistakes_only(recipe_file):
     path = recipe_file(changed(", path: pairs.jsonl", ""))
     with pytest.raises(UserError) as caught:
         load_recipe(path, ["data.max_length=77"])
-    assert str(caught.value).startswith(f"{path}:3: data: source 'preference' needs a path")
+    assert str(caught.value).startswith(f"{path}:3:1: data: source 'preference' needs a path")
 
 
 def test_updates_take_the_place_of_epochs_and_epochs_of_updates(recipe_file, tmp_path):
@@ -284,7 +297,7 @@ def test_yaml_reads_what_people_write():
         "a": 1e-6, "b": "26 Jul 2024", "c": "2024-07-26", "d": 1.5, "e": [1, 2000.0],
         "f": {"x": 1, "y": 2}, "g": 12, "h": "no", "i": "1:30", "j": 10, "k": 8, "l": 255, "m": True,
     }  # fmt: skip
-    assert document.lines["e", 1] == 5
+    assert document.places["e", 1] == "5:8"
 
 
 plain = st.recursive(
@@ -323,10 +336,10 @@ def test_a_recipe_over_another(tmp_path):
     ("text", "message"),
     [
         ("extends: nothing-like-it\n", "there is no recipe 'nothing-like-it'"),
-        ("extends: loop.yaml\n", r"loop\.yaml:1: extends: this recipe extends itself"),
-        ("extends: [1]\n", r"loop\.yaml:1: extends: should be a packaged name or a YAML file"),
-        ("extends: []\n", r"loop\.yaml:1: extends: should be a packaged name or a YAML file"),
-        ("extends: hs3-1b\ntraining: {updats: 3}\n", r"loop\.yaml:2: training\.updats: unknown key"),
+        ("extends: loop.yaml\n", r"loop\.yaml:1:1: extends: this recipe extends itself"),
+        ("extends: [1]\n", r"loop\.yaml:1:1: extends: should be a packaged name or a YAML file"),
+        ("extends: []\n", r"loop\.yaml:1:1: extends: should be a packaged name or a YAML file"),
+        ("extends: hs3-1b\ntraining: {updats: 3}\n", r"loop\.yaml:2:12: training\.updats: unknown key"),
         ("extends: away.yaml\n", r"away\.yaml: cannot be read"),
     ],
 )

@@ -36,13 +36,13 @@ def table(
     """Show one table of a run, or of several: policies, over all seeds, by each panel and judge, length and cost.
 
     Every file behind it is checked first, as `verify` does."""
+    check_target(out, ".txt", ".md", ".csv", ".tex")
+    opened = {name: open_named(name, None, store, rehash=True) for name in runs}
     from unmdpo.core.errors import UserError
     from unmdpo.core.files import write_text
     from unmdpo.results.grid import Grid
     from unmdpo.results.verify import verify
 
-    check_target(out, ".txt", ".md", ".csv", ".tex")
-    opened = {name: open_named(name, None, store, rehash=True) for name in runs}
     for name, run in opened.items():
         if not run.summarized:
             raise UserError(f"{name}: there is no table yet: unmdpo run {name}")

@@ -25,10 +25,10 @@ HELP = (
 
 def verify(recipe: RecipeArgument, overrides: Overrides = None, store: StoreOption = HERE) -> None:
     """Check every file of a run against its hash, and recompute every reported number."""
+    run = open_named(recipe, overrides, store, rehash=True)
     from unmdpo.core.errors import UserError
     from unmdpo.results.verify import verify as check
 
-    run = open_named(recipe, overrides, store, rehash=True)
     if not run.finished:
         raise run.nothing_finished()
     findings = list(check(run))
@@ -49,12 +49,12 @@ def check(
     until: Annotated[str | None, typer.Option(help="Only what is needed up to this stage.")] = None,
 ) -> None:
     """Look for everything that would stop a run: data, models, judges, panels, packages, disk. `run` does it first."""
+    run = open_named(recipe, overrides, store)
     from unmdpo.execute.board import shown_progress
     from unmdpo.execute.plan import count_fitting, prove_small
     from unmdpo.execute.preflight import look_ahead
     from unmdpo.execute.row_counts import count_rows
 
-    run = open_named(recipe, overrides, store)
     wanted = run.wanted(until)
     with shown_progress(len(wanted)) as view:
         look_ahead(run, wanted, view)
@@ -76,6 +76,7 @@ def plan(
     device: Annotated[str, typer.Option(help="The device to plan for: this, h200, h100 or a100.")] = "this",
 ) -> None:
     """Show the stages, which ones are finished, and what the rest will cost."""
+    run = open_named(recipe, overrides, store, planning=True)
     from rich.console import Console
 
     from unmdpo.engine.training.metrics import roughly
@@ -84,7 +85,6 @@ def plan(
     from unmdpo.execute.plan import plan as estimate
 
     speed = speed_of(device)
-    run = open_named(recipe, overrides, store, planning=True)
     check_judge_code(run.recipe)
     missing, sizes = missing_places(run.recipe), sizes_of(run)
     planned = estimate(run, device, sizes)
@@ -210,11 +210,11 @@ def scale(
         _check_scale(recipe, name, overrides, store)
         return
     check_target(out, ".parquet")
+    fitted = open_named(recipe, overrides, store).scale(name)
     from unmdpo.data import load_comparisons
     from unmdpo.data.domains import modal_domains
     from unmdpo.results.scale import write_table
 
-    fitted = open_named(recipe, overrides, store).scale(name)
     if data is None:
         table = fitted.known()
     else:
@@ -227,10 +227,10 @@ def scale(
 
 
 def _check_scale(recipe: str, name: str, overrides: list[str] | None, store: Path) -> None:
+    run = open_named(recipe, overrides, store)
     from unmdpo.core.errors import UserError, did_you_mean
     from unmdpo.scale.check import verdict
 
-    run = open_named(recipe, overrides, store)
     if name not in run.recipe.scales:
         raise UserError(f"there is no scale '{name}'; {did_you_mean(name, run.recipe.scales)}")
     found = run.check(name)
@@ -254,10 +254,10 @@ def report(
 ) -> None:
     """Write one HTML page about the finished stages of a run, or of several."""
     check_target(out, ".html")
+    run = open_named(recipe, overrides, store)
     from unmdpo.lab.demo import truth_of
     from unmdpo.report import write_comparison, write_report
 
-    run = open_named(recipe, overrides, store)
     if beside:
         others = [open_named(other, None, store) for other in beside]
         path = write_comparison([run, *others], out or run.folder / "comparison.html")

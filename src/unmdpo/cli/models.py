@@ -66,10 +66,11 @@ def export(
     store: StoreOption = HERE,
 ) -> None:
     """Copy a policy to a folder for Transformers, vLLM or PEFT, with a model card."""
+    run = open_named(recipe, overrides, store)
     from unmdpo.engine.folder import push as upload
     from unmdpo.results.export import export_policy
 
-    written = export_policy(open_named(recipe, overrides, store), policy, folder, adapter=adapter, licence=licence)
+    written = export_policy(run, policy, folder, adapter=adapter, licence=licence)
     say(f"{policy}: {written!s}")
     if push is not None:
         say(f"{policy}: {upload(written, push)}")
@@ -84,9 +85,9 @@ def chat(
     store: StoreOption = HERE,
 ) -> None:
     """Ask a policy anything, or two side by side. An empty line ends it; two start anew with each question."""
+    run = open_named(recipe, None, store)
     from unmdpo.data.identity import Message
 
-    run = open_named(recipe, None, store)
     policies = {name: _loaded(run, name, tokens) for name in (policy, other) if name is not None}
     said: list[Message] = []
     while True:

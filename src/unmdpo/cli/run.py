@@ -37,12 +37,15 @@ def find_recipe(recipe: str, store: Path) -> tuple[str, Path]:
 def open_named(
     recipe: str, overrides: list[str] | None, store: Path, *, planning: bool = False, rehash: bool = False
 ) -> "Run":
+    """The run of a recipe. Call it before anything heavy is imported: a wrong recipe is then known in a second."""
     from unmdpo.recipe import load_recipe
+
+    recipe, store = find_recipe(recipe, store)
+    described = load_recipe(recipe, overrides or [])
     from unmdpo.results.run import open_run
     from unmdpo.store.store import Store
 
-    recipe, store = find_recipe(recipe, store)
-    return open_run(load_recipe(recipe, overrides or []), Store(store), planning=planning, rehash=rehash)
+    return open_run(described, Store(store), planning=planning, rehash=rehash)
 
 
 def get_ready(jobs: int | None) -> None:

@@ -5,7 +5,7 @@ and an artifact's key is computed from its JSON.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -13,13 +13,17 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    ModelWrapValidatorHandler,
     PlainValidator,
     ValidationError,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from unmdpo.core.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 SEED = 42
 LARGEST = 1e12  # of a number that is set: beyond, arithmetic overflows somewhere
@@ -47,7 +51,7 @@ def _panel_size(value: Any) -> Any:
     counted = type(value) is int and 1 <= value <= LARGEST
     if counted or (isinstance(value, float) and 0 < value < 1) or value == "all":
         return value
-    raise ValueError("Input should be a number of prompts, a share of them between 0 and 1, or all")
+    raise ValueError("should be a number of prompts, a share of them between 0 and 1, or all")
 
 
 def _nondecreasing(levels: tuple[float, ...] | None) -> tuple[float, ...] | None:
@@ -81,18 +85,41 @@ class Strict(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _known_keys(cls, values: Any) -> Any:
-        if isinstance(values, dict):
-            for key in values:
-                if key not in cls.model_fields:
-                    hint = did_you_mean(str(key), cls.model_fields)
-                    raise PydanticCustomError("unknown_key", "unknown key; {hint}", {"key": key, "hint": hint})
-        return values
+    def _suggest_keys(cls, values: Any, validated: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return validated(values)
+        except ValidationError as error:
+            details = error.errors(include_url=False)
+            hinted = [_hinted(detail, cls) if i < MOST_HINTS else detail for i, detail in enumerate(details)]
+            raise ValidationError.from_exception_data(
+                cls.__name__, [_repeated(detail) for detail in hinted]
+            ) from error
+
+
+def _hinted(detail: "ErrorDetails", kind: type[BaseModel]) -> "ErrorDetails":
+    if detail["type"] != "extra_forbidden" or len(detail["loc"]) > 1:
+        return detail
+    hint = did_you_mean(str(detail["loc"][0]), kind.model_fields)
+    return {**detail, "type": "unknown_key", "msg": f"unknown key; {hint}", "ctx": {"hint": hint}}
+
+
+def _repeated(detail: "ErrorDetails") -> InitErrorDetails:
+    """The same mistake, to be raised once more."""
+    context = {**detail.get("ctx", {}), "message": detail["msg"]}
+    again = PydanticCustomError(detail["type"], "{message}", context)
+    return InitErrorDetails(type=again, loc=detail["loc"], input=detail["input"])
 
 
 S = TypeVar("S", bound=Strict)
+MOST_HINTS = 20  # per mapping: more are not read
+TYPES = {
+    "missing": "is missing", "int_type": "should be a whole number", "float_type": "should be a number",
+    "string_type": "should be text", "bool_type": "should be true or false", "list_type": "should be a list",
+    "tuple_type": "should be a list", "dict_type": "should be a mapping of keys to values",
+    "model_type": "should be a mapping of keys to values",
+}  # fmt: skip
 
 
 def resolve(kind: type[S], given: Mapping[str, Any], owner: str) -> S:
@@ -102,17 +129,19 @@ def resolve(kind: type[S], given: Mapping[str, Any], owner: str) -> S:
     except ValidationError as error:
         detail = error.errors()[0]
         if detail["type"] == "unknown_key":
-            context = detail["ctx"]
-            raise UserError(f"{owner} has no setting '{context['key']}'; {context['hint']}") from error
-        name, message = ".".join(map(str, detail["loc"])), plain(detail["msg"])
-        if message.startswith("should"):
-            raise UserError(f"{owner}: {name} {message}, not {detail['input']!r}") from error
-        raise UserError(f"{owner}: {name}: {message}" if name else f"{owner}: {message}") from error
+            raise UserError(f"{owner} has no setting '{detail['loc'][-1]}'; {detail['ctx']['hint']}") from error
+        name, message = ".".join(map(str, detail["loc"])), said(detail)
+        colon = "" if message.startswith(("should", "is ")) else ":"
+        raise UserError(f"{owner}: {name}{colon} {message}" if name else f"{owner}: {message}") from error
 
 
-def plain(message: str) -> str:
-    """A pydantic message, rephrased as a clause about the setting."""
-    return message.removeprefix("Value error, ").replace("Input should", "should", 1)
+def said(detail: "ErrorDetails") -> str:
+    """What is wrong, as a person would say it, and what was given if that is short."""
+    message = TYPES.get(detail["type"]) or detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    given = detail["input"]
+    if not message.startswith("should") or isinstance(given, dict | list | tuple | BaseModel):
+        return message
+    return f"{message}, not {str(given)[:60]!r}" if isinstance(given, str) else f"{message}, not {given}"
 
 
 def chosen_from(choose: Callable[[Mapping[str, Any]], type[Strict]]) -> BeforeValidator:
@@ -120,21 +149,7 @@ def chosen_from(choose: Callable[[Mapping[str, Any]], type[Strict]]) -> BeforeVa
 
     The table is read at validation time, so rows added later can be used.
     """
-
-    def validate(values: Any) -> Any:
-        if not isinstance(values, Mapping):
-            return values
-        try:
-            return choose(values).model_validate(dict(values))
-        except ValidationError as error:
-            detail = error.errors()[0]
-            context = detail.get("ctx", {})
-            own = (context["key"],) if detail["type"] == "unknown_key" else ()
-            raise PydanticCustomError(
-                "nested", "{message}", {"below": (*detail["loc"], *own), "message": str(detail["msg"])}
-            ) from error
-
-    return BeforeValidator(validate)
+    return BeforeValidator(lambda given: choose(given).model_validate(given) if isinstance(given, dict) else given)
 
 
 def names_only(schema: dict[str, Any]) -> None:

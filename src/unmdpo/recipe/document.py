@@ -1,4 +1,4 @@
-"""Strict YAML 1.2: line numbers for every key, no duplicates, no surprises, bounded size.
+"""Strict YAML 1.2: line and column of every key, no duplicates, no surprises, bounded size.
 
 PyYAML's safe loader follows YAML 1.1: it reads `1e-6` as text, `no` as false and `1:30` as ninety. It also silently
 keeps the last of two equal keys, and does not record where a key was.
@@ -49,11 +49,11 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _integer)
 
 
 class Document:
-    """Plain data, with the line number of every key path in it."""
+    """Plain data, with line and column of every key in it."""
 
     def __init__(self, text: str, name: str) -> None:
         self.name = name
-        self.lines: dict[Path, int] = {}
+        self.places: dict[Path, str] = {}  # line:column
         self._nodes = 0
         try:
             self._loader = _Loader(text)
@@ -68,7 +68,7 @@ class Document:
 
     def _build(self, node: yaml.Node, path: Path) -> Any:
         self._nodes += 1
-        self.lines.setdefault(path, node.start_mark.line + 1)
+        self.places.setdefault(path, _place(node))
         if self._nodes > MAX_NODES or len(path) > MAX_DEPTH:
             raise self._error(node, "the document is too large or too deep")
         if isinstance(node, yaml.ScalarNode):
@@ -98,7 +98,7 @@ class Document:
             if not isinstance(key, yaml.ScalarNode):
                 raise self._error(key, "a key should be a plain name")
             self._check_text(key)
-            self.lines[(*path, key.value)] = key.start_mark.line + 1
+            self.places[(*path, key.value)] = _place(key)
             mapping[key.value] = self._build(value, (*path, key.value))
         return mapping
 
@@ -108,12 +108,16 @@ class Document:
             raise self._error(node, "half of a surrogate pair is not a character; write the character itself")
 
     def _error(self, node: yaml.Node, problem: str) -> UserError:
-        return UserError(f"{self.name}:{node.start_mark.line + 1}: {problem}")
+        return UserError(f"{self.name}:{_place(node)}: {problem}")
+
+
+def _place(node: yaml.Node) -> str:
+    return f"{node.start_mark.line + 1}:{node.start_mark.column + 1}"
 
 
 def _where(error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None)
-    return f":{mark.line + 1}" if mark is not None else ""
+    return f":{mark.line + 1}:{mark.column + 1}" if mark is not None else ""
 
 
 def _what(error: yaml.YAMLError) -> str:

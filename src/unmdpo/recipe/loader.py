@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from unmdpo.core.errors import UserError, did_you_mean
 from unmdpo.core.files import expand_home, read_small
+from unmdpo.core.settings import said
 from unmdpo.recipe.document import Document
 from unmdpo.recipe.recipe import Recipe, as_yaml
 
@@ -52,11 +53,11 @@ def _merged_data(document: Document, above: tuple[str, ...] = ()) -> dict[str, A
     """The document merged over the recipes it extends; of those, later ones override earlier ones."""
     data = {} if document.data is None else document.data
     if not isinstance(data, dict):
-        raise UserError(f"{document.name}:1: a recipe should be a mapping of keys to values")
+        raise UserError(f"{document.name}:1:1: a recipe should be a mapping of keys to values")
     base = data.pop("extends", None)
     if base is None:
         return data
-    where = f"{document.name}:{document.lines.get(('extends',), 1)}"
+    where = f"{document.name}:{document.places.get(('extends',), '1:1')}"
     names = base if isinstance(base, list) else [base]
     if not names or not all(isinstance(name, str) for name in names):
         raise UserError(f"{where}: extends: should be a packaged name or a YAML file, or a list of them")
@@ -120,22 +121,23 @@ def _override(data: dict[str, Any], text: str) -> Key:
 
 
 def _explain(error: ValidationError, document: Document, overridden: dict[Key, str]) -> str:
-    """One line per mistake: where it is, which key, what is wrong."""
-    lines = []
+    """One line per mistake, in the file's order: where it is, which key, what is wrong."""
+    lines = list[tuple[list[int], str]]()
     for detail in error.errors():
         context = detail.get("ctx", {})
-        key: Key = tuple(context.get("path", (*detail["loc"], *context.get("below", ()))))
-        if detail["type"] == "unknown_key":
-            key = (*key, context["key"])
-        message = detail["msg"].removeprefix("Value error, ")
+        key: Key = tuple(context.get("path", detail["loc"]))
+        message = said(detail)
         dotted = ".".join(str(part) for part in key) or "recipe"
         if detail["type"] == "literal_error" and isinstance(detail["input"], str):
             message = f"unknown name '{detail['input']}'; {did_you_mean(detail['input'], _choices(context))}"
         place = _place(key, document, overridden, own=detail["type"] == "unknown_key")
-        lines.append(f"{place}: {dotted}: {message}")
-    if len(lines) > MAX_MISTAKES:
-        lines[MAX_MISTAKES:] = [f"… and {len(lines) - MAX_MISTAKES} more mistakes"]
-    return "\n".join(lines)
+        order = [int(number) for number in re.findall(r":(\d+)", place.removeprefix(document.name))]
+        colon = "" if message.startswith(("should", "is ")) else ":"
+        lines.append((order, f"{place}: {dotted}{colon} {message}"))
+    shown = [text for _, text in sorted(lines, key=lambda line: line[0])]
+    if len(shown) > MAX_MISTAKES:
+        shown[MAX_MISTAKES:] = [f"… and {len(shown) - MAX_MISTAKES} more mistakes"]
+    return "\n".join(shown)
 
 
 def _choices(context: dict[str, Any]) -> list[str]:
@@ -148,8 +150,8 @@ def _place(key: Key, document: Document, overridden: dict[Key, str], own: bool) 
         if key[: len(changed)] == changed or (own and changed[: len(key)] == key):
             return f"override '{text}'"
     for length in range(len(key), 0, -1):
-        if key[:length] in document.lines:
-            return f"{document.name}:{document.lines[key[:length]]}"
+        if key[:length] in document.places:
+            return f"{document.name}:{document.places[key[:length]]}"
     return document.name
 
 

@@ -111,7 +111,6 @@ class Recipe(Strict):
     @model_validator(mode="after")
     def _names_exist(self) -> Self:
         pilots = self.pilots.objective
-        among(OBJECTIVES, pilots, ("pilots", "objective"), f"unknown objective '{pilots}'")
         if OBJECTIVES[pilots].scale:
             raise error_at(("pilots", "objective"), "pilots come before any scale: choose an objective without one")
         for name, scale in self.scales.items():
@@ -128,7 +127,6 @@ class Recipe(Strict):
         key = ("policies", name)
         if name == INITIAL:
             raise error_at(key, "'initial' is the model that policies start from; choose another name")
-        among(OBJECTIVES, policy.objective, (*key, "objective"), f"unknown objective '{policy.objective}'")
         objective = OBJECTIVES[policy.objective]
         if policy.scale is not None:
             among(self.scales, policy.scale, (*key, "scale"), f"there is no scale '{policy.scale}'")

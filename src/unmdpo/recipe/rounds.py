@@ -9,7 +9,7 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from unmdpo.core.errors import UserError
 from unmdpo.core.files import read_small
-from unmdpo.core.settings import Count, PanelSize, Place, Strict, plain
+from unmdpo.core.settings import Count, PanelSize, Place, Strict, said
 from unmdpo.data.strength import LEVELS, StrengthRule
 from unmdpo.engine.inference.endpoints import Endpoint, Vllm
 from unmdpo.engine.inference.judges import AnyJudge, JudgeSettings, TrainedJudge, kind_of
@@ -73,7 +73,7 @@ def judge_of(text: str) -> JudgeSettings:
     try:
         judge: JudgeSettings = TypeAdapter(AnyJudge).validate_python(given)
     except ValidationError as error:
-        raise UserError(f"judge {text}: {plain(error.errors()[0]['msg'])}") from error
+        raise UserError(f"judge {text}: {said(error.errors()[0])}") from error
     if isinstance(judge, TrainedJudge):
         raise UserError(f"judge {text}: train it first, with `unmdpo judge train`, and name its folder")
     check = kind_of(judge).check

@@ -4,11 +4,12 @@ Settings of the engine, objectives, estimators, judges and strengths are defined
 put together.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from unmdpo.core.errors import UserError
+from unmdpo.core.errors import UserError, did_you_mean
 from unmdpo.core.margins import Placement
 from unmdpo.core.settings import (
     SEED,
@@ -45,14 +46,25 @@ from unmdpo.scale.settings import EstimatorSettings
 from unmdpo.scale.table import ESTIMATORS
 
 
-def _names_of(table: dict[str, Any], *others: str) -> Any:
+def _names_of(table: Mapping[str, Any], *others: str) -> Any:
     """Lists the table's names as choices in the schema, at the time the schema is built."""
     return lambda schema: schema.update(enum=sorted([*table, *others]))
 
 
-SourceName = Annotated[str, Field(json_schema_extra=_names_of(SOURCES, AUTO))]
-ObjectiveName = Annotated[str, Field(json_schema_extra=_names_of(OBJECTIVES))]
-EstimatorName = Annotated[str, Field(json_schema_extra=_names_of(ESTIMATORS))]
+def _known_in(table: Mapping[str, Any], *others: str) -> AfterValidator:
+    """Names of the table, which is read at validation time: rows may be added later."""
+
+    def check(name: str) -> str:
+        if name not in (known := [*table, *others]):
+            raise ValueError(f"unknown name '{name}'; {did_you_mean(name, known)}")
+        return name
+
+    return AfterValidator(check)
+
+
+SourceName = Annotated[str, _known_in(SOURCES, AUTO), Field(json_schema_extra=_names_of(SOURCES, AUTO))]
+ObjectiveName = Annotated[str, _known_in(OBJECTIVES), Field(json_schema_extra=_names_of(OBJECTIVES))]
+EstimatorName = Annotated[str, _known_in(ESTIMATORS), Field(json_schema_extra=_names_of(ESTIMATORS))]
 
 
 class ValidationRecipe(Strict):
@@ -93,9 +105,7 @@ class RowsRecipe(Strict):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if self.source != AUTO:
-            among(SOURCES, self.source, ("data", "source"), f"unknown name '{self.source}'")
-        elif self.columns:
+        if self.source == AUTO:
             for name in self.columns:
                 among(TARGETS, name, ("data", "columns"), f"this source has no field '{name}'")
         self._check_place()
@@ -226,7 +236,6 @@ class ScaleRecipe(Strict):
         return ESTIMATORS[self.estimator].resolve(self.given)
 
     def check(self, path: tuple[str, ...]) -> None:
-        among(ESTIMATORS, self.estimator, (*path, "estimator"), f"unknown name '{self.estimator}'")
         try:
             self.resolved  # noqa: B018 - resolving checks the settings
         except UserError as error:
