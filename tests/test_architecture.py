@@ -48,7 +48,7 @@ LIBRARIES = {
     "results": {"torch", "numpy", "pyarrow", "pandas"},
     "lab": {"numpy", "scipy"},
     "report": {"numpy", "jinja2", "markupsafe"},
-    "integrations": {"torch", "trl", "datasets", "packaging"},
+    "integrations": {"torch", "transformers", "trl", "datasets", "packaging"},
     "cli": {"typer", "rich", "torch"},
 }  # fmt: skip
 

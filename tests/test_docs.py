@@ -22,7 +22,7 @@ def python_examples():
 def test_the_pieces_work_as_documented(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     _, *blocks, _ = python_examples()  # the first and the last are run by other tests
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     shared = {}
     for block in blocks:
         exec(block, shared)
@@ -30,6 +30,7 @@ def test_the_pieces_work_as_documented(tmp_path, monkeypatch, capsys):
     assert "comparisons and" in said
     assert shared["outcome"].prompts == 20
     assert shared["run"].finished
+    assert shared["policy"].is_dir()
 
 
 @pytest.mark.filterwarnings("ignore")  # TRL and its dependencies warn about themselves

@@ -1,16 +1,19 @@
 """Preference optimization with strength margins and a learned prompt scale."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unmdpo.version import __version__
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
     from unmdpo.recipe import Recipe
+    from unmdpo.results.policy import Policy
     from unmdpo.results.run import Run
 
-__all__ = ["__version__", "run"]
+__all__ = ["__version__", "run", "train"]
 
 
 def run(
@@ -42,3 +45,33 @@ def run(
         return execute(opened, until=until, jobs=jobs, force=force, view=Events(progress))
     with shown_progress(len(opened.wanted(until)), Output.usual if progress else Output.quiet) as view:
         return execute(opened, until=until, jobs=jobs, force=force, view=view)
+
+
+def train(
+    model: "str | Path | PreTrainedModel",
+    dataset: "str | Path | Iterable[Mapping[str, Any]]",
+    *,
+    objective: str = "dpo",
+    scale: str | None = None,
+    tokenizer: "PreTrainedTokenizerBase | None" = None,
+    store: str | Path = "unmdpo-store",
+    jobs: int = 1,
+    progress: "bool | Callable[[dict[str, Any]], object]" = True,
+    **settings: Any,
+) -> "Policy":
+    """Trains one policy and returns it: a folder for `from_pretrained`, which also answers (`generate`).
+
+        rows = [{"prompt": "Why?", "chosen": "Because.", "rejected": "No.", "strength": 2}, ...]
+        policy = unmdpo.train("HuggingFaceTB/SmolLM2-135M-Instruct", rows, objective="ulnm-wr")
+        policy.generate(["Why is the sky blue?"])
+
+    `model` is a Hub name, a folder, or a model that Transformers loaded; `dataset` a Hub name, a file, or rows, such
+    as a `datasets.Dataset`. `scale` names an estimator, for objectives with a prompt scale; by default, the one that
+    does best on unseen prompts. Everything else follows from model and data, as in the recipe that `unmdpo init`
+    writes, unless `settings` say otherwise: they are sections of a recipe, such as
+    `training={"learning_rate": 1e-5, "epochs": 1}`. The same call again returns the finished policy.
+    """
+    from unmdpo.integrations.training import POLICY, recipe_of  # noqa: PLC0415
+
+    recipe = recipe_of(model, dataset, objective, scale, tokenizer, Path(store), settings)
+    return run(recipe, store=store, jobs=jobs, progress=progress).policy(POLICY)

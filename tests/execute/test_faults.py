@@ -325,7 +325,7 @@ def test_what_lies_about_in_work_is_no_part_of_a_result(path, undisturbed, tmp_p
             for name in (".prompts.json.4711.partial", ".summary.json.4711", "notes.txt", "manifest.json"):
                 (work / place / name).write_text("stray")
         (work / "result" / "link").symlink_to(tmp_path)
-        for name in ("places-0", "answers.jsonl", "batches.jsonl"):
+        for name in ("part-0", "answers.jsonl", "batches.jsonl"):
             (work / "state" / name).write_bytes(b"\xff\x00 no work of ours")
     goes_well(path, store)
     same_as(undisturbed[0], store.root)

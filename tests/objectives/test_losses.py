@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -14,6 +15,7 @@ from tests.worlds.objectives import loss_of, permuted, random_pairs
 from unmdpo.core.errors import UserError
 from unmdpo.objectives import OBJECTIVES, AdaptiveObjective, PairLogps, beta_ln_from_lengths, take
 from unmdpo.objectives.losses import sft
+from unmdpo.scale import PooledScale, Rows, Units
 
 STATELESS = [name for name, objective in OBJECTIVES.items() if not isinstance(objective, AdaptiveObjective)]
 ADAPTIVE = [name for name in OBJECTIVES if name not in STATELESS]
@@ -21,6 +23,14 @@ SCALED = [name for name in STATELESS if OBJECTIVES[name].scale]
 
 
 # --- The contract ---------------------------------------------------------------------------------
+
+
+def test_arrays_are_as_good_as_tensors():
+    pairs = random_pairs(5)
+    arrays = PairLogps(**{name: values.numpy() for name, values in vars(pairs).items() if values is not None})
+    assert torch.equal(loss_of("unm-wr", arrays), loss_of("unm-wr", pairs))
+    units, rows = Units(np.eye(3)), Rows(np.array([0, 1, 2]), np.ones(3), np.ones(3))
+    assert PooledScale(updates=1).fit(units, rows).q_.shape == (3,)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)

@@ -15,15 +15,12 @@ from unmdpo.cli.output import check_target, say
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from unmdpo.audit.describe import Description, Tokens
-    from unmdpo.data.comparison import Comparison
+    from unmdpo.audit.describe import Description
     from unmdpo.data.load import DataRef, Reading
     from unmdpo.data.strength import StrengthRule
-    from unmdpo.engine.settings import ModelSource
     from unmdpo.recipe.draft import Draft
 
 WIDTH, LABEL = 110, 11
-DEFAULT_MODEL, DEFAULT_SIZE = "HuggingFaceTB/SmolLM2-135M-Instruct", 134_515_008
 
 Split = Annotated[str, typer.Option(help="The split to read, or 'all'.")]
 Model = Annotated[str | None, typer.Option(help="A model's folder, Hub name or GGUF file, to count tokens.")]
@@ -69,7 +66,7 @@ def look(
         check_target(path)
     ref = DataRef.named(data, split, revision, config)
     reading = reading_of(source, column, rule_of(label, continuous), ignore, max_bad_rows, strict)
-    seen, draft = _seen(ref, reading, model, template, against or [])
+    seen, draft = _drafted(ref, reading, model, template, against or [])
     for subject, text in facts(seen):
         say(fill(f"{subject:<{LABEL}} {text}", WIDTH, subsequent_indent=" " * (LABEL + 1)))
     if seen.comparisons:
@@ -110,7 +107,7 @@ def init(
     check_target(out)
     ref = DataRef.named(data, split, revision, config)
     reading = reading_of(source, column, rule_of(label, continuous), ignore, max_bad_rows)
-    seen, draft = _seen(ref, reading, model, template)
+    seen, draft = _drafted(ref, reading, model, template)
     if not seen.comparisons:
         raise UserError(f"{data}: {seen.strength_means}")
     path = out or Path(f"{draft.name}.yaml")
@@ -166,73 +163,12 @@ def rule_of(labels: list[str] | None, continuous: bool) -> "StrengthRule":
     return resolve(StrengthRule, given | ({"continuous": True} if continuous else {}), "strength")
 
 
-def _seen(
+def _drafted(
     ref: "DataRef", reading: "Reading", model: str | None, template: str | None, against: "Sequence[str]" = ()
 ) -> "tuple[Description, Draft]":
-    from unmdpo.audit.describe import describe as look_at
-    from unmdpo.data.load import ALL
-    from unmdpo.recipe.draft import LENGTHS, Draft, fitting_length
-
-    seen, sample = look_at(ref, reading, against)
-    parameters: int | None = DEFAULT_SIZE if model is None else None
-    longest: int | None = None
-    chosen = _model(model, template) if model is not None else None
-    if chosen is not None:
-        seen.tokens = _tokens(chosen, sample)
-        parameters, context = _size_and_context(chosen)
-        longest = fitting_length({most: seen.tokens.over(most) for most in LENGTHS}, context)
-    draft = Draft(
-        path=ref.path,
-        source=seen.source,
-        model=chosen.path if chosen is not None else DEFAULT_MODEL,
-        gguf_file=None if chosen is None else chosen.gguf_file,
-        template=template,
-        comparisons=seen.comparisons,
-        prompts=seen.prompts,
-        parameters=parameters,
-        max_length=longest,
-        split=ref.split or ALL,
-        config=ref.config,
-        revision=ref.revision,
-        validation_split=next(iter(seen.splits), None),
-        columns=reading.columns,
-        strength=reading.settings.strength,
-        ignore=reading.ignore,
-        max_bad_rows=reading.max_bad_rows,
-    )
-    return seen, draft
-
-
-def _model(name: str, template: str | None) -> "ModelSource":
     from unmdpo.core.settings import resolve
     from unmdpo.engine.settings import ModelSource
+    from unmdpo.recipe.draft import drafted
 
-    return resolve(ModelSource, {"path": name, "template": template}, "the model")
-
-
-def _size_and_context(source: "ModelSource") -> tuple[int, int | None]:
-    """The model's parameters, and the most tokens it takes if that is known, from its configuration alone."""
-    import torch
-
-    from unmdpo.engine.models import longest_input
-    from unmdpo.engine.sharding import empty_model
-
-    shape = empty_model(source, torch.bfloat16)
-    return sum(parameter.numel() for parameter in shape.parameters()), longest_input(shape.config)
-
-
-def _tokens(source: "ModelSource", rows: "Sequence[Comparison]") -> "Tokens":
-    """What the model's tokenizer makes of some comparisons."""
-    from unmdpo.audit.describe import Spread, Tokens
-    from unmdpo.engine.text.encode import Encoder
-    from unmdpo.engine.text.encoded import EncodedPairs, longest
-
-    encoder = Encoder.of(source)
-    lengths = EncodedPairs.of(encoder.encode(rows)).lengths
-    return Tokens(
-        sampled=len(rows),
-        longest=longest(lengths),
-        prompt=Spread.of(lengths[:, 0].tolist()),
-        response=Spread.of(lengths[:, 1:].ravel().tolist()),
-        remarks=tuple(encoder.remarks()),
-    )
+    chosen = None if model is None else resolve(ModelSource, {"path": model, "template": template}, "the model")
+    return drafted(ref, reading, chosen, against)

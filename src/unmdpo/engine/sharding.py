@@ -19,7 +19,15 @@ from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 from unmdpo.core.errors import UserError
 from unmdpo.core.files import read_small_json
 from unmdpo.engine.adapters import BASE, attach
-from unmdpo.engine.models import check_finite, compute_dtype, decoder_layers, explaining, load_model, read_weights
+from unmdpo.engine.models import (
+    check_finite,
+    compute_dtype,
+    decoder_layers,
+    explaining,
+    load_model,
+    longest_input,
+    read_weights,
+)
 from unmdpo.engine.ranks import Ranks, local_device
 from unmdpo.engine.settings import ModelSource
 from unmdpo.engine.training.optimizer import own
@@ -87,6 +95,12 @@ def empty_model(
     model.tie_weights()
     model.train(False)
     return model
+
+
+def size_and_context(source: ModelSource) -> tuple[int, int | None]:
+    """The model's parameters, and the most tokens it takes if that is known, from its configuration alone."""
+    shape = empty_model(source, torch.bfloat16)
+    return sum(parameter.numel() for parameter in shape.parameters()), longest_input(shape.config)
 
 
 @contextlib.contextmanager

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from unmdpo.core.arrays import as_tensors
+
 
 @dataclass(frozen=True)
 class PairLogps:
-    """Valid pairs only, tensors of shape (n,); log-probabilities are sums over scored tokens.
+    """Valid pairs only, tensors or NumPy arrays of shape (n,); log-probabilities are sums over scored tokens.
 
     Gaps are computed in float32 or wider: bfloat16 sums over hundreds of tokens would lose their digits.
     """
@@ -23,6 +25,7 @@ class PairLogps:
     scale: Tensor | None = None  # q of each pair's prompt (or of the pair)
 
     def __post_init__(self) -> None:
+        as_tensors(self)
         for name, values in vars(self).items():
             if values is not None and values.shape != (len(self.chosen),):
                 raise ValueError(f"{name} has shape {tuple(values.shape)}; every tensor should be (n,)")

@@ -1,15 +1,25 @@
-"""A first recipe for someone's data: short, complete, and with a word about every number in it."""
+"""A first recipe for someone's data: short, complete, and with a word about every number in it. Alone in this room, it
+looks at data and model."""
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
 
+from unmdpo.audit.describe import Description, Spread, Tokens, describe
 from unmdpo.data.bad import A_FEW
+from unmdpo.data.comparison import Comparison
+from unmdpo.data.load import ALL, DataRef, Reading
 from unmdpo.data.strength import StrengthRule
+from unmdpo.engine.settings import ModelSource
+from unmdpo.engine.sharding import size_and_context
+from unmdpo.engine.text.encode import Encoder
+from unmdpo.engine.text.encoded import EncodedPairs, longest
+
+DEFAULT_MODEL, DEFAULT_SIZE = "HuggingFaceTB/SmolLM2-135M-Instruct", 134_515_008
 
 PAPER_PAIRS = 128 * 150  # what the paper trains on
 SMALL_RATE, PAPER_RATE, PAPER_SIZE = 5e-5, 1e-6, 1e9
@@ -67,24 +77,28 @@ class Draft:
             return {"updates": 150}
         return {"epochs": 1 if self.comparisons > FEW else 2}
 
+    @property
+    def training(self) -> dict[str, object]:
+        return {**self.budget, "batch": self.batch, "learning_rate": self.rate}
+
     def text(self) -> str:
         size = f"{self.parameters / 1e6:,.3g}M parameters" if self.parameters else "a model of unknown size"
         why = "as in the paper" if self.rate == PAPER_RATE else "the paper's 1e-6 is for 1B and more"
-        training = _flow({**self.budget, "batch": self.batch, "learning_rate": self.rate})
         panels = f"{{held-out: {{size: {self._panel()}, seed: 1}}}}"
         lines = [
             f"name: {self.name if self.name[0].isalpha() and self.name not in RESERVED else json.dumps(self.name)}",
             f"model: {_flow({'path': self.model, 'gguf_file': self.gguf_file, 'template': self.template})}",
             f"data:  # {self.comparisons:,} comparisons without ties",
-            *(f"  {line}" for line in _block(self._data())),
-            f"training: {training}  # for {size}; {why}",
+            *(f"  {line}" for line in _block(self.data)),
+            f"training: {_flow(self.training)}  # for {size}; {why}",
             *(self._with_scale() if self.prompts >= ENOUGH else self._without_scale()),
             "# With a reward model, or another judge, add:",
             f"# evaluation: {{baseline: dpo, panels: {panels}, judge: {{path: …}}}}",
         ]
         return "\n".join(lines) + "\n"
 
-    def _data(self) -> dict[str, object]:
+    @property
+    def data(self) -> dict[str, object]:
         data: dict[str, object] = {"source": self.source, "path": self.path}
         if self.split != "train":
             data["split"] = self.split
@@ -139,3 +153,49 @@ def _flow(values: dict[str, object]) -> str:
 def _block(values: dict[str, object]) -> list[str]:
     text: str = yaml.safe_dump(values, default_flow_style=None, sort_keys=False, width=10_000, allow_unicode=True)
     return text.splitlines()
+
+
+def drafted(
+    ref: DataRef, reading: Reading, model: ModelSource | None, against: Sequence[str] = ()
+) -> tuple[Description, Draft]:
+    """What is in the data, and a first recipe for it; without a model, for a small one."""
+    seen, sample = describe(ref, reading, against)
+    parameters: int | None = DEFAULT_SIZE if model is None else None
+    max_length: int | None = None
+    if model is not None:
+        seen.tokens = _tokens(model, sample)
+        parameters, context = size_and_context(model)
+        max_length = fitting_length({most: seen.tokens.over(most) for most in LENGTHS}, context)
+    draft = Draft(
+        path=ref.path,
+        source=seen.source,
+        model=DEFAULT_MODEL if model is None else model.path,
+        gguf_file=None if model is None else model.gguf_file,
+        template=None if model is None else model.template,
+        comparisons=seen.comparisons,
+        prompts=seen.prompts,
+        parameters=parameters,
+        max_length=max_length,
+        split=ref.split or ALL,
+        config=ref.config,
+        revision=ref.revision,
+        validation_split=next(iter(seen.splits), None),
+        columns=reading.columns,
+        strength=reading.settings.strength,
+        ignore=reading.ignore,
+        max_bad_rows=reading.max_bad_rows,
+    )
+    return seen, draft
+
+
+def _tokens(source: ModelSource, rows: Sequence[Comparison]) -> Tokens:
+    """What the model's tokenizer makes of some comparisons."""
+    encoder = Encoder.of(source)
+    lengths = EncodedPairs.of(encoder.encode(rows)).lengths
+    return Tokens(
+        sampled=len(rows),
+        longest=longest(lengths),
+        prompt=Spread.of(lengths[:, 0].tolist()),
+        response=Spread.of(lengths[:, 1:].ravel().tolist()),
+        remarks=tuple(encoder.remarks()),
+    )

@@ -67,11 +67,11 @@ def _merged_data(document: Document, above: tuple[str, ...] = ()) -> dict[str, A
     for name in names:
         if name.endswith((".yaml", ".yml")):
             name = str(Path(document.name).parent / name)  # relative to the file that names it
-        merged = _merge(merged, _merged_data(_find(name), (*above, document.name)))
-    return _merge(merged, data)
+        merged = merge(merged, _merged_data(_find(name), (*above, document.name)))
+    return merge(merged, data)
 
 
-def _merge(base: dict[str, Any], changes: dict[str, Any], section: str = "") -> dict[str, Any]:
+def merge(base: dict[str, Any], changes: dict[str, Any], section: str = "") -> dict[str, Any]:
     """Merges mappings key by key and replaces everything else; null removes a key, and a budget the other one."""
     merged = dict(base)
     for key, value in changes.items():
@@ -81,7 +81,7 @@ def _merge(base: dict[str, Any], changes: dict[str, Any], section: str = "") -> 
         if section in BUDGETS and INSTEAD.get(key) not in changes:
             merged.pop(INSTEAD.get(key, ""), None)
         if isinstance(value, dict) and isinstance(merged.get(key), dict):
-            merged[key] = _merge(merged[key], value, key)
+            merged[key] = merge(merged[key], value, key)
         else:
             merged[key] = value
     return merged

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from unmdpo.core.arrays import as_tensors
+
 VOTE_CATEGORIES = 6  # −3, −2, −1, 1, 2, 3
 
 
@@ -22,6 +24,7 @@ class Units:
     folds: Tensor | None = None  # (u,) int64
 
     def __post_init__(self) -> None:
+        as_tensors(self)
         if self.features.ndim != 2 or not self.features.isfinite().all():
             raise ValueError("features must be a finite (units, dimensions) matrix")
         for name in ("domains", "folds"):
@@ -60,6 +63,7 @@ class Rows:
     weight: Tensor | None = None  # (n,) how much each row counts, 1 on average
 
     def __post_init__(self) -> None:
+        as_tensors(self)
         for name in ("unit", "evidence", "strength", "valid", "lengths", "weight"):
             values = getattr(self, name)
             if values is not None and values.shape != (len(self.unit),):

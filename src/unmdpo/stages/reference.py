@@ -3,15 +3,13 @@
 from collections.abc import Mapping
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from unmdpo.core.files import remove, sha256, temporary
 from unmdpo.core.settings import Strict
 from unmdpo.engine.inference.embed import Embedder, embed_prompts, in_order
-from unmdpo.engine.pairs.score import score
+from unmdpo.engine.pairs.score import Kept, Part, score
 from unmdpo.engine.ranks import Ranks, local_device
 from unmdpo.engine.settings import AdapterSettings, ModelSource
 from unmdpo.engine.sharding import open_to_read
@@ -21,12 +19,12 @@ from unmdpo.stages.convert import converted_model
 from unmdpo.stages.data import comparisons, encoded
 from unmdpo.stages.shared.base import VALIDATED, Graph, Job, Kind, Notes, PinnedModel, Stage
 from unmdpo.stages.shared.estimates import Cost, Estimates
-from unmdpo.stages.shared.files import COMPARISONS, EMBEDDED, EMBEDDINGS, PAIRS, PROMPTS, REFERENCE, Embedded
+from unmdpo.stages.shared.files import COMPARISONS, EMBEDDINGS, PAIRS, PROMPTS, REFERENCE
+from unmdpo.stages.shared.parts import keep, parts_of
 from unmdpo.stages.shared.training import check_finite_logps, compiled, open_scorer, prove_in
 from unmdpo.stages.shared.units import PromptIndex
 
-EMBEDDED_PARTS = "places-"
-PART = 16  # batches of embeddings per file
+AT_ONCE = 16  # batches of embeddings per file
 
 
 class ModelSettings(Strict):
@@ -76,7 +74,8 @@ def pilot_model(graph: Graph) -> tuple[ModelSource, str]:
 
 
 def score_reference(job: Job[ReferenceSettings]) -> Notes:
-    """Computes (n, 2) log-probabilities under the frozen reference, once for all pilots and policies."""
+    """Computes (n, 2) log-probabilities under the frozen reference, once for all pilots and policies; resumes where an
+    earlier attempt stopped."""
     pairs = job.load(PAIRS, "encoded")
     if job.settings.model is None:
         if Ranks.current().first:
@@ -84,7 +83,8 @@ def score_reference(job: Job[ReferenceSettings]) -> Notes:
         return {"tokens": 0}
     scorer, _ = open_scorer(job.source(job.settings.model), four_bit=job.settings.four_bit)
     proof = prove_in(job, scorer)
-    logps = score(compiled(scorer), pairs, job.compute.token_budget, job.report)
+    kept = Kept(_begun(job), partial(keep, state=job.state))
+    logps = score(compiled(scorer), pairs, job.compute.token_budget, job.report, kept)
     check_finite_logps(logps, pairs, "the reference")
     if Ranks.current().first:
         job.save(REFERENCE, logps)
@@ -96,42 +96,29 @@ def embed(job: Job[ModelSettings]) -> Notes:
     source, first = job.source(job.settings.model), Ranks.current().first
     rows = job.load(COMPARISONS, "comparisons")
     index = PromptIndex.of(rows)
-    parts = Ranks.current().share(_begun(job.state) if first else [])
+    parts = _begun(job)
     embedder = open_to_read(source, partial(Embedder, device=local_device()))
     done = {place for part in parts for place in part.places.tolist()}
     tally = Tally(job.report, len(index.hashes), "prompts embedded")
     tally.add(len(done))
     batches = embed_prompts(embedder, Encoder.of(source), index.prompts(rows), done)
-    while some := list(islice(batches, PART)):
+    while some := list(islice(batches, AT_ONCE)):
         places = torch.tensor([place for members, _ in some for place in members])
-        parts.append(Embedded(places, torch.cat([batch for _, batch in some])))
+        parts.append(Part(places, torch.cat([batch for _, batch in some])))
         tally.add(len(places))
         if first:
-            _keep(parts[-1], job.state)
-    embeddings = in_order([(part.places.tolist(), part.embeddings) for part in parts], len(index.hashes))
+            keep(parts[-1], job.state)
+    embeddings = in_order([(part.places.tolist(), part.values) for part in parts], len(index.hashes))
     if first:
         job.save(EMBEDDINGS, embeddings)
         job.save(PROMPTS, index.hashes)
     return {"prompts": len(index.hashes), "dimension": int(embeddings.shape[1])}
 
 
-def _keep(part: Embedded, state: Path) -> None:
-    """Under the name of its checksum, so that what is damaged later is not taken for it."""
-    state.mkdir(exist_ok=True)
-    aside = temporary(state / EMBEDDED_PARTS)
-    EMBEDDED.write(aside, part)
-    aside.replace(state / f"{EMBEDDED_PARTS}{sha256(aside)}")
-
-
-def _begun(state: Path) -> list[Embedded]:
-    """What an earlier attempt embedded, except for what was damaged since."""
-    whole = []
-    for path in sorted(state.glob(f"{EMBEDDED_PARTS}*")):
-        if path.is_file() and path.name == f"{EMBEDDED_PARTS}{sha256(path)}":
-            whole.append(EMBEDDED.read(path))
-        else:
-            remove(path)
-    return whole
+def _begun(job: Job[Any]) -> list[Part]:
+    """What earlier attempts computed, on every rank."""
+    ranks = Ranks.current()
+    return ranks.share(parts_of(job.state) if ranks.first else [])
 
 
 def _scoring_cost(estimates: Estimates, stage: Stage[ReferenceSettings]) -> Cost:

@@ -20,7 +20,7 @@ from unmdpo.engine.pairs.logprobs import CHUNK, token_log_probs
 from unmdpo.engine.pairs.masks import CannotPack, block_mask, window_of
 from unmdpo.engine.pairs.packing import PackedBatch, balanced, first_fit, padded_length
 from unmdpo.engine.pairs.padding import PaddedBatch, SingleBatch
-from unmdpo.engine.pairs.score import score
+from unmdpo.engine.pairs.score import Kept, score
 from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.engine.text.encoded import EncodedPair, EncodedPairs
 
@@ -275,6 +275,39 @@ def test_a_head_scales_its_bias_too():
     layer, hidden = torch.nn.Linear(6, 9), torch.randn(5, 6)
     expected = (0.5 * layer(hidden)).log_softmax(-1)[torch.arange(5), torch.arange(5)]
     assert torch.allclose(Head(scale=0.5).log_probs(layer, hidden, torch.arange(5)), expected, atol=1e-5)
+
+
+def test_what_was_scored_before_a_stop_is_not_scored_again(monkeypatch):
+    scorer, pairs, parts = PairScorer(tiny("llama, tied", dtype=torch.float32)), EncodedPairs.of(PAIRS), []
+    scorer.proven = True
+    whole = score(scorer, pairs, 16)
+    forward, seen = PairScorer.forward, []
+
+    def stopped(self, batch):
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        seen.append(batch)
+        return forward(self, batch)
+
+    def counted(self, batch):
+        seen.append(batch)
+        return forward(self, batch)
+
+    monkeypatch.setattr(PairScorer, "forward", counted)
+    score(scorer, pairs, 16)
+    batches = len(seen)
+    seen.clear()
+    monkeypatch.setattr(PairScorer, "forward", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        score(scorer, pairs, 16, kept=Kept((), parts.append))
+    assert sum(len(part.places) for part in parts) > 0
+
+    seen.clear()
+    monkeypatch.setattr(PairScorer, "forward", counted)
+    again = score(scorer, pairs, 16, kept=Kept(parts, parts.append))
+    assert torch.equal(again.nan_to_num(7), whole.nan_to_num(7))
+    assert len(seen) == batches - 2 > 0
+    assert sorted(place for part in parts for place in part.places.tolist()) == pairs.valid.nonzero()[0].tolist()
 
 
 def test_scores_are_made_in_evaluation_mode():

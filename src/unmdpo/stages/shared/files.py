@@ -19,6 +19,7 @@ from unmdpo.core.files import read_lines, write_json, write_lines
 from unmdpo.data import Prompt
 from unmdpo.data.parquet import write_parquet
 from unmdpo.data.table import ComparisonTable, prompt_of, prompt_text
+from unmdpo.engine.pairs.score import Part
 from unmdpo.engine.text.encoded import EncodedPairs
 from unmdpo.engine.training.loop import METRICS as METRICS_FILE
 from unmdpo.scale import ScaleEstimator, load_scale, save_scale
@@ -50,13 +51,6 @@ class Panel:
         values = _read_json(path)
         prompts = [prompt_of(text) for text in values["prompts"]]
         return cls(values["hashes"], prompts, values["domains"], values["ids"])
-
-
-class Embedded(NamedTuple):
-    """Some prompts' embeddings, while others are still to come."""
-
-    places: Tensor  # (m,)
-    embeddings: Tensor  # (m, d)
 
 
 class HeldOut(NamedTuple):
@@ -135,7 +129,7 @@ PANEL = ArtifactFile("panel.json", lambda path, panel: panel.write(path), Panel.
 PAIRS = ArtifactFile("pairs.safetensors", lambda path, pairs: pairs.save(path), EncodedPairs.load)
 REFERENCE = _one_tensor("reference.safetensors", "logps")  # (n, 2)
 EMBEDDINGS = _one_tensor("embeddings.safetensors", "embeddings")  # (u, d)
-EMBEDDED = _tensors("part.safetensors", Embedded)
+PART = _tensors("part.safetensors", Part)
 PROMPTS: ArtifactFile[list[str]] = ArtifactFile("prompts.json", write_json, _read_json)  # their hashes
 HELD_OUT = _tensors("held-out.safetensors", HeldOut)
 EVIDENCE = _tensors("oof.safetensors", Evidence)

@@ -1,0 +1,116 @@
+"""`unmdpo.train`: rows and models that a program holds become a policy, as a recipe would make it."""
+
+import random
+
+import pandas as pd
+import pytest
+import torch
+from datasets import Dataset, DatasetDict
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import unmdpo
+from tests.worlds.pipeline import write_model
+from unmdpo.core.errors import UserError
+
+SHORT = {"updates": 2, "batch": 4}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = random.Random(0)
+
+    def text():
+        return " ".join(f"w{rng.randrange(60)}" for _ in range(rng.randint(2, 7)))
+
+    return [
+        {"prompt": f"w{n} {text()}", "chosen": text(), "rejected": text(), "strength": rng.randint(1, 3)}
+        for n in range(20)
+    ]
+
+
+def weights(model):
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def test_rows_and_a_folder_become_a_policy_that_answers(tmp_path, model, rows):
+    heard = []
+    policy = unmdpo.train(model, rows, training=SHORT, store=tmp_path, progress=heard.append)
+    AutoModelForCausalLM.from_pretrained(policy)
+    assert len(policy.generate(["w1 w2"], max_new_tokens=3)) == 1
+    assert {event["stage"] for event in heard if event["event"] == "finished"} >= {"comparisons", "policy[policy]"}
+
+    heard.clear()
+    assert unmdpo.train(model, rows, training=SHORT, store=tmp_path, progress=heard.append) == policy
+    assert not [event for event in heard if event["event"] == "started"]
+
+
+def test_a_dataset_and_a_loaded_model_with_a_scale(tmp_path, model, rows):
+    """Training starts from the weights in memory, not from those of the folder that they were loaded from."""
+    loaded = AutoModelForCausalLM.from_pretrained(model)
+    with torch.no_grad():
+        loaded.get_output_embeddings().weight.mul_(1.5)
+    policy = unmdpo.train(
+        loaded,
+        Dataset.from_list(rows),
+        objective="ulnm-wr",
+        scale="pooled",
+        training=SHORT | {"learning_rate": 1e-9},
+        pilots={"updates": 2, "folds": 2},
+        store=tmp_path,
+        progress=False,
+    )
+    ours, started = weights(AutoModelForCausalLM.from_pretrained(policy)), weights(loaded)
+    assert all(torch.allclose(ours[name], started[name], atol=1e-6) for name in started)
+
+
+def test_an_objective_that_needs_a_scale_gets_one(tmp_path, model, rows):
+    from unmdpo.integrations.training import recipe_of
+
+    recipe = recipe_of(str(model), rows, "unm-wr", None, None, tmp_path, {"seed": 7})
+    assert (recipe.seed, recipe.scales["q"].estimator, recipe.policies["policy"].scale) == (7, "auto", "q")
+    assert recipe.training.epochs == recipe.pilots.epochs == 2
+    with pytest.raises(UserError, match="objective 'dpo' does not use a scale"):
+        recipe_of(str(model), rows, "dpo", "ridge", None, tmp_path, {})
+    with pytest.raises(UserError, match="did you mean 'dpo'"):
+        recipe_of(str(model), rows, "dpoo", None, None, tmp_path, {})
+
+
+def test_columns_of_any_name(tmp_path, model, rows):
+    renamed = [{"question" if key == "prompt" else key: value for key, value in row.items()} for row in rows]
+    policy = unmdpo.train(
+        model, renamed, training=SHORT, data={"columns": {"prompt": "question"}}, store=tmp_path, progress=False
+    )
+    assert (policy / "config.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [
+        (lambda rows: DatasetDict(train=Dataset.from_list(rows)), "row 1 is a str: of several splits give one"),
+        (lambda rows: pd.DataFrame(rows), r"of a data frame its to_dict\('records'\)"),
+        (lambda rows: [rows[0], rows[1] | {"when": object()}], "row 2 of the dataset cannot be written as JSON"),
+        (lambda rows: [rows[0] | {"strength": float("nan")}], "row 1 of the dataset cannot be written as JSON"),
+    ],
+)
+def test_datasets_that_are_none(tmp_path, model, rows, dataset, message):
+    with pytest.raises(UserError, match=message):
+        unmdpo.train(model, dataset(rows), store=tmp_path)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_models_that_are_none(tmp_path, model, rows):
+    with pytest.raises(UserError, match="not a Linear"):
+        unmdpo.train(torch.nn.Linear(2, 2), rows, store=tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(model)
+    loaded.name_or_path = ""
+    with pytest.raises(UserError, match="give its tokenizer too"):
+        unmdpo.train(loaded, rows, store=tmp_path)
+    policy = unmdpo.train(
+        loaded, rows, tokenizer=AutoTokenizer.from_pretrained(model), training=SHORT, store=tmp_path, progress=False
+    )
+    assert (policy / "tokenizer.json").is_file()
