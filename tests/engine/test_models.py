@@ -13,6 +13,8 @@ from transformers import (
     AutoTokenizer,
     BloomConfig,
     BloomForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
     MambaConfig,
@@ -29,6 +31,7 @@ from unmdpo.data.comparison import Comparison
 from unmdpo.data.identity import Message
 from unmdpo.engine.adapters import add_lora, attach, merge_weights, save_adapter
 from unmdpo.engine.cost import (
+    LayerShape,
     available,
     checkpoint_activations,
     estimate,
@@ -47,6 +50,7 @@ from unmdpo.engine.pairs.proof import prove
 from unmdpo.engine.pairs.score import score
 from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.engine.settings import AdapterSettings, ComputeSettings, ModelSource, ObjectiveChoice
+from unmdpo.engine.shapes import SHAPES
 from unmdpo.engine.sharding import empty_model
 from unmdpo.engine.text.encode import Encoder
 from unmdpo.engine.text.encoded import EncodedPair, EncodedPairs
@@ -363,7 +367,7 @@ def test_memory_of_the_1b_shape_by_hand():
     layer = 4 * 2048 + 2 * 2048 + 2 * 512 + 3 * 8192
     assert plain.activations == 2 * 16_384 * 16 * layer
     lean = estimate(model, 16_384, checkpointing=True, offload_optimizer=True, world=2)
-    assert lean.activations == 2 * 16_384 * (16 * 2048 + layer)
+    assert lean.activations == 2 * 16_384 * (16 * 2048 + layer + 1.25 * 8192)
     assert lean.state == 8 * parameters // 2
     # one H200 measured 43.5 GiB for this model and budget (docs/evidence/performance.md)
     assert 0.9 < plain.total / 2**30 / 43.5 < 1.1
@@ -384,17 +388,46 @@ def test_checkpointing_is_chosen_when_memory_is_short(monkeypatch):
 def test_a_pair_beyond_the_microbatch_counts_whole():
     model, room = llama_1b(), 100 * 2**30
     most = largest_pair(model, room)
-    assert estimate(model, most, checkpointing=True, memory=room).total <= room
-    assert estimate(model, most + 1, checkpointing=True, memory=room).total > room
+    assert estimate(model, most, checkpointing=True, memory=room).total <= 0.85 * room
+    assert estimate(model, most + 1, checkpointing=True, memory=room).total > 0.85 * room
     assert largest_pair(model, room, offload_optimizer=True) > most
+
+
+@pytest.mark.parametrize(
+    ("shape", "rank", "tokens", "measured"),
+    [("1b", None, 131_584, 40.2), ("1b", None, 721_408, 128.3), ("8b", 64, 66_048, 51.1), ("8b", 64, 197_120, 118.3)],
+)
+def test_memory_of_long_pairs_is_what_was_measured(shape, rank, tokens, measured):
+    """On one H200 (docs/guide/gpus-and-clusters.md)."""
+    with torch.device("meta"):
+        model = LlamaForCausalLM._from_config(LlamaConfig(**SHAPES[shape]), dtype=torch.bfloat16)
+    if rank is not None:
+        add_lora(model, AdapterSettings(rank=rank))
+    room = 139.8 * 2**30
+    found = estimate(model, tokens, checkpointing=True, row=tokens, memory=room, compiles=True).total / 2**30
+    assert measured < found < 1.1 * measured
+    longest = largest_pair(model, room, compiles=True)
+    assert 190_000 < longest < 229_000 if rank else 600_000 < longest < 720_000
+
+
+def test_norms_are_counted():
+    """Gemma 3 has four in a layer, and two of its heads: 38.6 GiB were measured where two make 32."""
+    small = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "head_dim": 8}
+    with torch.device("meta"):
+        config = Gemma3TextConfig(**small, num_attention_heads=4, num_key_value_heads=1)
+        gemma = LayerShape.of(Gemma3ForCausalLM._from_config(config))
+    assert gemma.kept == 8 * 32 + (32 + 8) + 2 * 32 + 2 * 8 + 3 * 64
 
 
 def test_attention_without_a_kernel_keeps_what_it_compares():
     config = BloomConfig(vocab_size=256, hidden_size=64, n_layer=2, n_head=4)
     with torch.device("meta"):
         model = BloomForCausalLM._from_config(config, dtype=torch.bfloat16)
-    plain, eager = (estimate(model, 1000, checkpointing=False, row=row).activations for row in (0, 300))
-    assert eager - plain == 1000 * 2 * (4 * 300) * (2 + 4)  # layers, heads and tokens, in bfloat16 and in float32
+    for compiles, share in ((False, 1), (True, 0.5)):
+        plain, eager = (
+            estimate(model, 1000, checkpointing=False, row=row, compiles=compiles).activations for row in (0, 300)
+        )
+        assert eager - plain == share * 1000 * 2 * (4 * 300) * (2 + 4)  # layers, heads, tokens; bfloat16 and float32
 
 
 def test_a_batch_of_answers_fits_in_what_the_weights_leave():

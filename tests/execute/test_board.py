@@ -39,7 +39,9 @@ def test_bars_and_the_time_that_is_left(monkeypatch):
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     board = Board(3)
     board.expected({"pilot[0]": 60.0, "policy[dpo]": 30.0, "summary": 10.0})
+    assert "next: pilot[0], policy[dpo] …" in drawn(board)
     board.started("pilot[0]")
+    assert "next: policy[dpo], summary" in drawn(board)
     board.progress("pilot[0]", "0/150")
     assert board.remaining.text() is None  # no pace yet
     now[0] += 30
@@ -65,6 +67,23 @@ def test_what_earlier_attempts_did_is_no_pace(monkeypatch):
     now[0] += 30
     board.progress("policy[dpo]", "125/150 · loss 0.6")
     assert board.remaining.text() == "about 30 seconds left"
+
+
+def test_a_log_has_a_line_a_minute_between_ends(monkeypatch):
+    now, stream = [100.0], io.StringIO()
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    lines = Lines(stream)
+    lines.started("a")
+    lines.started("b")
+    for second in range(120):
+        now[0] += 1
+        lines.progress("a", f"{second}/500")
+        lines.progress("b", f"{second}/600")
+    lines.finished("b", 120.0)
+    now[0] += 60
+    lines.progress("a", "180/500")
+    said = [line.partition("] ")[2] for line in stream.getvalue().splitlines()]
+    assert said[2:] == ["a: 59/500; b: 58/600", "a: 119/500; b: 118/600", "b: finished in 120.0 s", "a: 180/500"]
 
 
 def test_lines_tell_what_is_left():

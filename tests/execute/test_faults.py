@@ -314,7 +314,7 @@ def test_a_half_written_folder_is_not_taken_for_finished(path, undisturbed, tmp_
     same_as(undisturbed[0], store.root)
 
 
-@pytest.mark.soak  # tests/pipeline/test_keys.py has a quicker one
+@pytest.mark.soak  # tests/stages/test_keys.py has a quicker one
 def test_what_lies_about_in_work_is_no_part_of_a_result(path, undisturbed, tmp_path):
     """Left by a kill just before a rename, by an earlier version, or by somebody."""
     store = Store(tmp_path / "store")

@@ -63,7 +63,6 @@ def train(
     given = {"pairs": pairs} if most is None else {"pairs": pairs, "most": most}
     rules = SourceSettings(pairing=resolve(PairRule, given, "pairing"))
     lines = Lines(interval=10)
-    lines.shown["judge"] = 0.0
     try:
         judge = train_judge(
             DataRef.named(data, split, revision, config),
@@ -108,7 +107,6 @@ def score(
 
     check_lines(out, force)
     lines = Lines(interval=10)
-    lines.shown["judge"] = 0.0
     done = score_file(
         DataRef.named(data, split, revision, config),
         reading_of(source, column, rule_of(label, False), None, max_bad_rows, strict),
@@ -156,7 +154,6 @@ def measure(
     from unmdpo.stages.measuring import measure_on_pairs, measure_on_reward_bench
 
     lines = Lines(interval=10)
-    lines.shown["judge"] = 0.0
 
     def report(text: str) -> None:
         lines.progress("judge", text)

@@ -116,10 +116,13 @@ def matrix_rate(device: torch.device) -> float:
 
 
 CPU_SECONDS = 0.5  # to measure a CPU for
+# What a recomputed layer adds, by the peaks of pairs of up to 720,000 tokens (docs/guide/gpus-and-clusters.md).
+GRADIENTS, ADAPTED = 1.25, 2.0  # times its inner width; times the inputs of its adapters
 EAGER = 1.7  # times as much as a compiled layer keeps: 61.2 and 38.7 GiB in all for SmolLM2-135M
 ROOMY = 0.42  # share of a device's memory that a larger microbatch may take
 LARGEST_BUDGET, STEP = 65_536, 8_192  # tokens per microbatch
 LARGEST_PAIR = 1 << 22  # tokens
+SURE = 0.85  # share of the memory up to which a long pair was seen to train: what is freed lies in pieces
 USABLE = 0.9  # share of a device's memory that we plan to use
 WRITTEN_TOKENS, WRITING_SHARE = 262_144, 1 / 6  # most in a batch of answers, and of the memory for their keys
 BFLOAT16, FLOAT32, GIB = 2, 4, 2**30  # bytes
@@ -159,11 +162,15 @@ def estimate(
     masters = 0 if compute == FLOAT32 else FLOAT32
     moments = 0 if offload_optimizer else 2 * FLOAT32
     shape = LayerShape.of(model)
-    in_layer = shape.kept * (1.0 if (can_compile(model) if compiles is None else compiles) else EAGER)
+    compiled = can_compile(model) if compiles is None else compiles
+    in_layer = shape.kept * (1.0 if compiled else EAGER)
     if not (model._supports_sdpa or model._supports_flex_attn):
-        in_layer += shape.heads * row * (1 if compute == FLOAT32 else 1 + FLOAT32 / compute)
+        in_layer += shape.heads * row * (1 if compute == FLOAT32 else 1 + FLOAT32 / compute) / (2 if compiled else 1)
     kept = shape.checkpointed if checkpointing else in_layer
-    working = in_layer if checkpointing else 0  # the layer being recomputed
+    working = 0.0
+    if checkpointing:  # the layer being recomputed
+        adapted = shape.inner + 3 * shape.width if trained < total else 0
+        working = in_layer + GRADIENTS * shape.inner + ADAPTED * adapted
     words = _words(model)
     kept_logits = tokens * words * compute
     if kept_logits > KEPT_SHARE * (available(model.device) if memory is None else memory):
@@ -219,6 +226,8 @@ class LayerShape:
     heads: int
     queries: int
     keys: int
+    norms: int  # of the layer's width
+    head_norms: bool  # queries and keys are normalized
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> "LayerShape":
@@ -227,13 +236,17 @@ class LayerShape:
         head = getattr(config, "head_dim", None) or width // heads
         keys = (getattr(config, "num_key_value_heads", None) or heads) * head
         inner = getattr(config, "intermediate_size", None) or 4 * width
-        return cls(config.num_hidden_layers, width, inner, heads, heads * head, keys)
+        weights = [getattr(module, "weight", None) for one in decoder_layers(model)[:1] for module in one.modules()]
+        vectors = [weight.numel() for weight in weights if isinstance(weight, torch.Tensor) and weight.ndim == 1]
+        norms = (max(2, vectors.count(width)), len(vectors) > vectors.count(width))
+        return cls(config.num_hidden_layers, width, inner, heads, heads * head, keys, *norms)
 
     @property
     def kept(self) -> int:
-        """Values a layer keeps per token: both norms' inputs and outputs, queries, keys, values, the attention output,
+        """Values a layer keeps per token: the norms' inputs and outputs, queries, keys, values, the attention output,
         and gate, up and their product."""
-        return 4 * self.width + 2 * self.queries + 2 * self.keys + 3 * self.inner
+        normed = 2 * self.norms * self.width + (self.queries + self.keys if self.head_norms else 0)
+        return normed + 2 * self.queries + 2 * self.keys + 3 * self.inner
 
     @property
     def checkpointed(self) -> int:
@@ -249,10 +262,10 @@ def available(device: torch.device) -> int:
 
 
 def largest_pair(model: PreTrainedModel, memory: float, **more: Any) -> int:
-    """Tokens of the longest pair that trains on a device with this much memory, recomputing activations."""
+    """Tokens of the longest pair that surely trains on a device with this much memory, recomputing activations."""
 
     def is_too_long(tokens: int) -> bool:
-        return estimate(model, tokens, checkpointing=True, row=tokens, memory=memory, **more).total > memory
+        return estimate(model, tokens, checkpointing=True, row=tokens, memory=memory, **more).total > SURE * memory
 
     return bisect.bisect_left(range(LARGEST_PAIR), True, key=is_too_long) - 1
 

@@ -63,6 +63,7 @@ class Board(View):
     there: int = 0
     made: int = 0
     working: dict[str, tuple[float, str]] = field(default_factory=dict)  # start time, progress
+    begun: set[str] = field(default_factory=set)
     failures: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     remaining: Remaining = field(default_factory=Remaining)
@@ -77,6 +78,7 @@ class Board(View):
         self.there += 1
 
     def started(self, stage: str, where: str = "") -> None:
+        self.begun.add(stage)
         self.working[stage] = (time.monotonic(), where)
 
     def progress(self, stage: str, text: str) -> None:
@@ -107,6 +109,9 @@ class Board(View):
             parts.append(left)
         if self.failures:
             parts.append(f"failed: {', '.join(self.failures)}")
+        following = [name for name in self.remaining.expected if name not in self.begun]
+        if following:
+            parts.append(f"next: {', '.join(following[:2])}{' …' if len(following) > 2 else ''}")
         whole = Table.grid(padding=(0, 2))
         bars = [_bar(self.remaining.share)] if self.remaining.expected else []
         whole.add_row(*bars, Text(", ".join(parts), style="dim"))

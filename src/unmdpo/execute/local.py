@@ -115,7 +115,13 @@ class _Crew:
 
     @property
     def ready(self) -> list[str]:
-        return [name for name in self.waiting if name not in self.failures and self.run.is_ready(name)]
+        """Those whose inputs are finished, and were heard to be: an end is told before what follows begins."""
+        busy = {worker.stage for worker in self.workers.busy}
+        return [name for name in self.waiting if name not in self.failures and self._is_ready(name, busy)]
+
+    def _is_ready(self, name: str, busy: set[str | None]) -> bool:
+        needed = {stage.name for stage in self.run.stages[name].inputs.values()}
+        return not needed & busy and self.run.is_ready(name)
 
     @property
     def stuck(self) -> bool:

@@ -135,13 +135,13 @@ class Events(View):
 
 
 class Lines(View):
-    """A plain line per event; for progress, at most one line per stage and interval."""
+    """A plain line when something starts or ends; in between at most one per interval, about all that is going on."""
 
     wants_estimates = True
 
-    def __init__(self, stream: TextIO | None = None, interval: float = 30.0) -> None:
+    def __init__(self, stream: TextIO | None = None, interval: float = 60.0) -> None:
         self.stream, self.interval, self.began = stream or sys.stderr, interval, time.monotonic()
-        self.shown: dict[str, float] = {}
+        self.last, self.working = self.began, dict[str, str]()  # when a line was printed; stage → progress
         self.remaining = Remaining()
 
     def expected(self, seconds: Mapping[str, float]) -> None:
@@ -154,26 +154,31 @@ class Lines(View):
         self._print(f"{stage}: queued")
 
     def started(self, stage: str, where: str = "") -> None:
-        self.shown[stage] = time.monotonic()
         self._print(f"{stage}: started{where and ' on ' + where}")
 
     def progress(self, stage: str, text: str) -> None:
         self.remaining.note(stage, fraction(text) or 0.0)
-        if time.monotonic() - self.shown.get(stage, 0.0) >= self.interval:
-            self.shown[stage] = time.monotonic()
-            self._print(f"{stage}: {text}")
+        self.working[stage] = text
+        if time.monotonic() - self.last >= self.interval:
+            left = self.remaining.text()
+            self._print(
+                "; ".join([*(f"{name}: {said}" for name, said in self.working.items()), *([left] if left else [])])
+            )
 
     def retried(self, stage: str, why: str) -> None:
         self._print(f"{stage}: {why}")
 
     def finished(self, stage: str, seconds: float) -> None:
+        self.working.pop(stage, None)
         self.remaining.note(stage, 1.0)
         left = self.remaining.text()
         self._print(f"{stage}: finished in {seconds:.1f} s{f'; {left}' if left else ''}")
 
     def failed(self, stage: str, problem: str) -> None:
+        self.working.pop(stage, None)
         lines = [line for line in problem.splitlines() if line.strip()] or [""]
         self._print(f"{stage}: failed: {lines[-1] if lines[0].startswith('Traceback') else lines[0]}")
 
     def _print(self, text: str) -> None:
+        self.last = time.monotonic()
         print(f"[{time.monotonic() - self.began:7.1f} s] {printable(text)}", file=self.stream, flush=True)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from unmdpo.core.files import remove, sha256, temporary
 from unmdpo.engine.pairs.score import Part
+from unmdpo.engine.ranks import Ranks
 from unmdpo.stages.shared.files import PART
 
 NAMES = "part-"
@@ -12,7 +13,7 @@ NAMES = "part-"
 def keep(part: Part, state: Path) -> None:
     """Under the name of its checksum, so that what is damaged later is not taken for it."""
     state.mkdir(exist_ok=True)
-    aside = temporary(state / NAMES)
+    aside = temporary(state / NAMES, Ranks.current().rank)
     PART.write(aside, part)
     aside.replace(state / f"{NAMES}{sha256(aside)}")
 
