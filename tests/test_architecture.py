@@ -45,7 +45,7 @@ LIBRARIES = {
     "store": {"filelock", "safetensors"},
     "stages": {"torch", "numpy", "transformers", "safetensors", "pyarrow", "gguf"},
     "execute": {"torch", "numpy", "ray", "rich"},
-    "results": {"torch", "numpy", "pyarrow", "pandas"},
+    "results": {"torch", "numpy", "pyarrow", "pandas", "yaml", "huggingface_hub"},
     "lab": {"numpy", "scipy"},
     "report": {"numpy", "jinja2", "markupsafe"},
     "integrations": {"torch", "transformers", "trl", "datasets", "packaging"},

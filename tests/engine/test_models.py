@@ -37,7 +37,6 @@ from unmdpo.engine.cost import (
     estimate,
     forward_flops,
     largest_pair,
-    matrix_rate,
     spare_memory,
     training_passes,
     writing_tokens,
@@ -49,6 +48,7 @@ from unmdpo.engine.pairs.padding import PaddedBatch, alike
 from unmdpo.engine.pairs.proof import prove
 from unmdpo.engine.pairs.score import score
 from unmdpo.engine.pairs.scorer import PairScorer
+from unmdpo.engine.rates import matrix_rate
 from unmdpo.engine.settings import AdapterSettings, ComputeSettings, ModelSource, ObjectiveChoice
 from unmdpo.engine.shapes import SHAPES
 from unmdpo.engine.sharding import empty_model

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
@@ -80,7 +81,10 @@ def test_an_exported_policy_is_the_policy_and_says_so(done, tmp_path):
     (rate,) = [row["win_rate"] for row in done.table() if wanted.items() <= row.items()]
     assert f"(a judge that was not measured here) | dpo | {rate:.1f} |" in card
     assert done.answer in card
-    for part in ("trained on", "## Usage", "## Recipe", "## SHA-256"):
+    (shown, *_) = [one for one in ModelCard(card).data.eval_results if "against dpo" in one.metric_name]
+    assert (shown.dataset_name, shown.metric_type) == ("one", "win_rate")
+    assert shown.metric_value == pytest.approx(rate)
+    for part in ("trained on", "## Limits", f"{len(done.panel('one'))} of one", "## Usage", "## Recipe", "## SHA-256"):
         assert part in card
 
 

@@ -13,13 +13,14 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from unmdpo.engine.adapters import add_lora
-from unmdpo.engine.cost import estimate, forward_flops, matrix_rate, microbatch_tokens, spare_memory, training_passes
+from unmdpo.engine.cost import estimate, forward_flops, microbatch_tokens, spare_memory, training_passes
 from unmdpo.engine.models import compute_dtype, load_model
 from unmdpo.engine.pairs.packing import PackedBatch
 from unmdpo.engine.pairs.proof import prove
 from unmdpo.engine.pairs.score import score
 from unmdpo.engine.pairs.scorer import PairScorer, compile_layers
 from unmdpo.engine.ranks import local_device
+from unmdpo.engine.rates import matrix_rate
 from unmdpo.engine.settings import (
     MAX_LENGTH,
     AdapterSettings,

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from unmdpo.core.errors import UnmdpoWarning, UserError
 from unmdpo.core.files import expand_home
 from unmdpo.data.panels import panel_size
-from unmdpo.engine.cost import PEAKS, USABLE, available, matrix_rate, narrow_rate, peak_rate
+from unmdpo.engine.cost import USABLE, available
 from unmdpo.engine.models import context_length, load_model
 from unmdpo.engine.pairs.proof import Proof, prove
 from unmdpo.engine.pairs.scorer import PairScorer
 from unmdpo.engine.ranks import local_device
+from unmdpo.engine.rates import PEAKS, matrix_rate, narrow_rate, peak_rate
 from unmdpo.engine.shapes import pair_lengths
 from unmdpo.engine.text.encode import Encoder
 from unmdpo.engine.text.encoded import EncodedPair, EncodedPairs

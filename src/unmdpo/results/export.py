@@ -3,7 +3,10 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import yaml
+from huggingface_hub import EvalResult, ModelCardData
 
 from unmdpo.core.errors import UserError, disk_problem
 from unmdpo.core.files import check_new, check_outside_stores, read_small_json, replacing, sha256
@@ -12,6 +15,7 @@ from unmdpo.engine.folder import CARD, CHECKSUMS
 from unmdpo.engine.inference.judges import kind_of
 from unmdpo.results.run import Run
 from unmdpo.results.tables import judged_by
+from unmdpo.results.tasks import losses
 from unmdpo.stages.policies import POLICY_STAGE
 from unmdpo.stages.shared.files import ADAPTER
 
@@ -60,34 +64,80 @@ def _files(run: Run, policy: str, adapter: bool) -> Path:
 
 
 def _card(card: str, run: Run, policy: str, place: str, licence: str | None) -> str:
-    """The card of the training, with how to use it, and what the judges said."""
+    """The card of the training, with how to use it, what the judges said, and what nobody looked at."""
     _, header, body = card.split("---\n", 2)
-    header += f"license: {licence}\n" if licence else ""
     start, recipe, rest = body.partition("\n## Recipe")
-    evaluation = "\n".join(_evaluation(run, policy))
-    return f"---\n{header}---\n{start}{evaluation}\n{USAGE.format(place=place)}{recipe}{rest}"
+    evaluation = "\n".join([*_evaluation(run, policy), *_limits(run)])
+    head = _header(yaml.safe_load(header), run, policy, place, licence)
+    return f"---\n{head}\n---\n{start}{evaluation}\n{USAGE.format(place=place)}{recipe}{rest}"
 
 
-def _evaluation(run: Run, policy: str) -> Iterator[str]:
-    """A table of the policy's win rates, if the run was evaluated; of all seeds, if it has several."""
+def _header(known: dict[str, Any], run: Run, policy: str, place: str, licence: str | None) -> str:
+    """Metadata as the Hub reads it, with the win rates as results (`model-index`)."""
+    results = [
+        EvalResult("text-generation", found.panel, found.panel, name, value, metric_name=f"{label}, by {found.judge}")
+        for found in _found(run, policy)
+        for name, label, value in (
+            ("win_rate", f"win rate against {found.opponent}, %", found.outcome["win_rate"]["value"]),
+            ("win_rate_at_equal_length", f"at equal length against {found.opponent}, %", found.at_equal_length),
+        )
+        if value is not None
+    ]
+    evaluated: dict[str, Any] = {"model_name": place, "eval_results": results} if results else {}
+    return str(ModelCardData(**known, **evaluated, license=licence).to_yaml())
+
+
+class _Found(NamedTuple):
+    """How a policy did on one panel, by one judge, against one opponent; of all seeds, if it has several."""
+
+    panel: str
+    judge: str
+    mark: str
+    opponent: str
+    outcome: dict[str, Any]
+
+    @property
+    def at_equal_length(self) -> float | None:
+        adjusted = self.outcome["length_adjusted"]
+        return None if adjusted is None else float(adjusted["value"])
+
+
+def _found(run: Run, policy: str) -> Iterator[_Found]:
     if not run.summarized:
         return
     assert run.recipe.evaluation is not None
     name, marks, judges = policy.partition("@")[0], run.judge_marks, run.recipe.evaluation.all_judges
-    yield from ("", "## Evaluation", "", *([run.answer, ""] if run.answer else []))
-    yield "| panel | judge | against | win rate, % | 95 % interval | at equal length | length ratio |"
-    yield "|---|---|---|---:|---:|---:|---:|"
     for panel, report in run.summary.items():
         for judge, tables in report["judges"].items():
             who = judge or str(getattr(judges[judge], kind_of(judges[judge]).key))
             for opponent, outcomes in tables["against"].items():
                 if name in outcomes:
-                    yield _row(panel, judged_by(who, marks[judge]), opponent, outcomes[name])
+                    yield _Found(panel, who, marks[judge], opponent, outcomes[name])
 
 
-def _row(panel: str, judge: str, opponent: str, outcome: dict[str, Any]) -> str:
-    rate, length = outcome["win_rate"], outcome["length_ratio"]["value"]
-    adjusted = outcome["length_adjusted"]
-    equal = "" if adjusted is None else f"{adjusted['value']:.1f}"
-    interval = f"{rate['low']:.1f} to {rate['high']:.1f}"
-    return f"| {panel} | {judge} | {opponent} | {rate['value']:.1f} | {interval} | {equal} | {length:.2f} |"
+def _evaluation(run: Run, policy: str) -> Iterator[str]:
+    """The run's own answer, and a table of the policy's win rates."""
+    if not run.summarized:
+        return
+    yield from ("", "## Evaluation", "", *([run.answer, ""] if run.answer else []))
+    yield "| panel | judge | against | win rate, % | 95 % interval | at equal length | length ratio |"
+    yield "|---|---|---|---:|---:|---:|---:|"
+    yield from (_row(found) for found in _found(run, policy))
+
+
+def _limits(run: Run) -> Iterator[str]:
+    yield from ("", "## Limits", "")
+    yield from (f"- {line}" for line in (*run.judge_lines, *losses(run)))
+    if run.summarized:
+        panels = ", ".join(f"{report['prompts']} of {panel}" for panel, report in run.summary.items())
+        yield f"- Judged by answers to these prompts alone: {panels}. Other prompts may give other results."
+    else:
+        yield "- Nobody has compared its answers with those of the model that it was trained from."
+    yield "- Safety, and what the model knew before, were not tested beyond what stands here."
+
+
+def _row(found: _Found) -> str:
+    rate, length = found.outcome["win_rate"], found.outcome["length_ratio"]["value"]
+    equal = "" if found.at_equal_length is None else f"{found.at_equal_length:.1f}"
+    shown = f"{rate['value']:.1f} | {rate['low']:.1f} to {rate['high']:.1f} | {equal} | {length:.2f}"
+    return f"| {found.panel} | {judged_by(found.judge, found.mark)} | {found.opponent} | {shown} |"

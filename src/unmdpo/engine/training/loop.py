@@ -21,8 +21,9 @@ import torch
 from torch import Tensor
 
 from unmdpo.core.errors import Stopped
-from unmdpo.engine.cost import forward_flops, peak_rate, training_passes
+from unmdpo.engine.cost import forward_flops, training_passes
 from unmdpo.engine.pairs.score import score
+from unmdpo.engine.rates import peak_rate
 from unmdpo.engine.training.checkpoint import load_checkpoint, newest_intact, save_checkpoint
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.metrics import JsonLines, Sink, batch_metrics
