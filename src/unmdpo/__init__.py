@@ -1,5 +1,6 @@
 """Preference optimization with strength margins and a learned prompt scale."""
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ __all__ = ["__version__", "run", "train"]
 def run(
     recipe: "str | Path | dict[str, Any] | Recipe",
     *overrides: str,
-    store: str | Path = "unmdpo-store",
+    store: str | Path | None = None,
     until: str | None = None,
     jobs: int = 1,
     force: Sequence[str] = (),
@@ -29,8 +30,10 @@ def run(
 
     `jobs` stages run at once, each in its own process if there are several; `force` names stages to run again;
     with `progress`, bars are drawn on a terminal and in a notebook, and lines are printed elsewhere; or it is a
-    function to be called with every event, as `unmdpo run --json` prints them.
+    function to be called with every event, as `unmdpo run --json` prints them. The store is UNMDPO_STORE, or
+    `unmdpo-store` here, unless it is named. Ctrl-C is a KeyboardInterrupt: the same call goes on where it stopped.
     """
+    from unmdpo.core.errors import Stopped  # noqa: PLC0415
     from unmdpo.execute import execute  # noqa: PLC0415
     from unmdpo.execute.board import Output, shown_progress  # noqa: PLC0415 - `import unmdpo` stays light
     from unmdpo.execute.progress import Events  # noqa: PLC0415
@@ -40,11 +43,19 @@ def run(
 
     given = recipe.model_dump() if isinstance(recipe, Recipe) else recipe
     described = parse_recipe(given, overrides) if isinstance(given, dict) else load_recipe(str(given), overrides)
-    opened = open_run(described, Store(Path(store)))
-    if callable(progress):
-        return execute(opened, until=until, jobs=jobs, force=force, view=Events(progress))
-    with shown_progress(len(opened.wanted(until)), Output.usual if progress else Output.quiet) as view:
-        return execute(opened, until=until, jobs=jobs, force=force, view=view)
+    opened = open_run(described, Store(_store(store)))
+    shown = Output.usual if progress is True else Output.quiet
+    try:
+        if callable(progress):
+            return execute(opened, until=until, jobs=jobs, force=force, view=Events(progress))
+        with shown_progress(len(opened.wanted(until)), shown) as view:
+            return execute(opened, until=until, jobs=jobs, force=force, view=view)
+    except Stopped:
+        raise KeyboardInterrupt("stopped; what is done is kept, and the same call goes on from there") from None
+
+
+def _store(given: "str | Path | None") -> Path:
+    return Path(os.environ.get("UNMDPO_STORE", "unmdpo-store") if given is None else given).absolute()
 
 
 def train(
@@ -53,8 +64,8 @@ def train(
     *,
     objective: str = "dpo",
     scale: str | None = None,
-    tokenizer: "PreTrainedTokenizerBase | None" = None,
-    store: str | Path = "unmdpo-store",
+    tokenizer: "PreTrainedTokenizerBase | str | Path | None" = None,
+    store: str | Path | None = None,
     jobs: int = 1,
     progress: "bool | Callable[[dict[str, Any]], object]" = True,
     **settings: Any,
@@ -68,10 +79,22 @@ def train(
     `model` is a Hub name, a folder, or a model that Transformers loaded; `dataset` a Hub name, a file, or rows, such
     as a `datasets.Dataset`. `scale` names an estimator, for objectives with a prompt scale; by default, the one that
     does best on unseen prompts. Everything else follows from model and data, as in the recipe that `unmdpo init`
-    writes, unless `settings` say otherwise: they are sections of a recipe, such as
-    `training={"learning_rate": 1e-5, "epochs": 1}`. The same call again returns the finished policy.
-    """
-    from unmdpo.integrations.training import POLICY, recipe_of  # noqa: PLC0415
+    writes, unless `settings` say otherwise: they are sections of a recipe.
 
-    recipe = recipe_of(model, dataset, objective, scale, tokenizer, Path(store), settings)
-    return run(recipe, store=store, jobs=jobs, progress=progress).policy(POLICY)
+        unmdpo.train(model, rows, beta=0.1, training={"learning_rate": 1e-5, "epochs": 1, "adapter": {"rank": 16}})
+        unmdpo.train(model, rows, objective="fixed-margin", policies={"policy": {"settings": {"tau": 0.5}}})
+
+    The losses of all updates are in `policy.parent / "metrics.jsonl"`; with `progress=function`, every event has the
+    latest one. The same call again returns the finished policy, or goes on where it was stopped. `unmdpo runs` lists
+    what a store holds, `unmdpo rm` and `unmdpo gc --delete` remove it.
+    """
+    from contextlib import nullcontext  # noqa: PLC0415
+
+    from unmdpo.data.sources.preference import strengths_come_later  # noqa: PLC0415
+    from unmdpo.integrations.training import POLICY, needs_strengths, recipe_of  # noqa: PLC0415
+
+    place = _store(store)
+    recipe = recipe_of(model, dataset, objective, scale, tokenizer, place, settings)
+    with nullcontext() if needs_strengths(objective) else strengths_come_later():
+        done = run(recipe, store=place, until=f"policy[{POLICY}]", jobs=jobs, progress=progress)
+    return done.policy(POLICY)

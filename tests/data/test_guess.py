@@ -14,6 +14,10 @@ NESTED = {
     "good": {"answer": "Light scatters.", "score": 9}, "bad": {"answer": "No.", "score": 4},
 }  # fmt: skip
 SIDES = {"task": "Why?", "leftText": "Light scatters.", "rightText": "No.", "choice": "left"}
+TOOL = {
+    "task_id": "17", "instruction": "Why?", "response_a": "x", "response_b": "y", "preferred": "A",
+    "how_much": "better",
+}  # fmt: skip
 LISTED = {"instruction": {"en": "Why?"}, "outputs": {"model_1": "No.", "model_2": "Light scatters."}, "verdict": 2}
 
 
@@ -25,6 +29,8 @@ LISTED = {"instruction": {"en": "Why?"}, "outputs": {"model_1": "No.", "model_2"
         (SIDES, {"prompt": "task", "response_a": "leftText", "response_b": "rightText", "label": "choice"}),
         (LISTED, {"prompt": "instruction.en", "response_a": "outputs.model_1", "response_b": "outputs.model_2",
                   "label": "verdict"}),
+        (TOOL, {"prompt": "instruction", "response_a": "response_a", "response_b": "response_b",
+                "label": "preferred", "strength": "how_much"}),
         ({"title": "Why?", "body": "Because.", "likes": 3}, {}),
     ],
 )  # fmt: skip

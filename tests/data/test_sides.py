@@ -132,6 +132,29 @@ def test_a_side_with_its_strength_and_what_belongs_to_the_prompt(tmp_path):
         read(tmp_path, ["left"], rule=StrengthRule(column="x"))
 
 
+@pytest.mark.parametrize(
+    ("rule", "signs"),
+    [
+        (None, [-3, 1, 0, -2]),
+        (StrengthRule(levels=5, labels={"much better": 5, "bit": 2, "better": 3}), [-5, 2, 0, -3]),
+    ],
+)
+def test_how_much_better_in_words_of_its_own_column(tmp_path, rule, signs):
+    path = tmp_path / "rows.csv"
+    how = ["much better", "bit" if rule else "slightly better", "", "better"]
+    rows = [f"{n},Why {n}?,first,second,{side},{word}" for n, (side, word) in enumerate(zip("ABTa", how, strict=True))]
+    text = "\n".join(["task_id,instruction,response_a,response_b,preferred,how_much", *rows]).replace(",T,", ",tie,")
+    path.write_text(text + "\n")
+    columns = {"prompt": "instruction", "strength": "how_much"}
+    settings = SourceSettings(strength=rule or StrengthRule())
+    found = load(DataRef(str(path)), Reading(settings=settings, columns=columns, max_bad_rows=0))
+    read = {row.source.row: row.strength * (-1 if row.chosen == "first" else 1) for row in found.rows}
+    assert [read.get(place, 0) for place in range(1, 5)] == signs
+    path.write_text(text.replace("slightly better" if rule is None else "bit", "a tad") + "\n")
+    with pytest.raises(DataError, match="'strength' is 'a tad', which"):
+        load(DataRef(str(path)), Reading(settings=settings, columns=columns, max_bad_rows=0))
+
+
 def test_pairs_that_say_which_is_better_are_read_as_before(tmp_path):
     path = tmp_path / "rows.jsonl"
     row = {

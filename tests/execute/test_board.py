@@ -86,13 +86,22 @@ def test_a_log_has_a_line_a_minute_between_ends(monkeypatch):
     assert said[2:] == ["a: 59/500; b: 58/600", "a: 119/500; b: 118/600", "b: finished in 120.0 s", "a: 180/500"]
 
 
+def test_a_training_ends_with_its_last_loss():
+    stream = io.StringIO()
+    lines = Lines(stream)
+    lines.started("policy[dpo]")
+    lines.progress("policy[dpo]", "150/150 · loss 0.4102 · accuracy 0.81 · 48.9 pairs/s · ETA 0:00")
+    lines.finished("policy[dpo]", 9.0)
+    assert "finished in 9.0 s (150/150 · loss 0.4102 · accuracy 0.81)" in stream.getvalue()
+
+
 def test_lines_tell_what_is_left():
     stream = io.StringIO()
     lines = Lines(stream)
     lines.expected({"a": 1.0, "b": 3.0})
     lines.started("a")
     lines.finished("a", 1.0)
-    assert re.search(r"a: finished in 1\.0 s; about \d+ seconds? left", stream.getvalue())
+    assert re.search(r"a: finished in 1\.0 s; in all about \d+ seconds? left", stream.getvalue())
 
 
 def test_a_function_is_called_with_every_event():

@@ -1,6 +1,8 @@
 """`unmdpo.train`: rows and models that a program holds become a policy, as a recipe would make it."""
 
 import random
+import signal
+import warnings
 
 import pandas as pd
 import pytest
@@ -10,7 +12,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import unmdpo
 from tests.worlds.pipeline import write_model
-from unmdpo.core.errors import UserError
+from unmdpo.core.errors import Stopped, UserError
+from unmdpo.store.garbage import discard, unreferenced
+from unmdpo.store.runs import find_run, remove_run
+from unmdpo.store.store import Store
 
 SHORT = {"updates": 2, "batch": 4}
 
@@ -47,6 +52,41 @@ def test_rows_and_a_folder_become_a_policy_that_answers(tmp_path, model, rows):
     heard.clear()
     assert unmdpo.train(model, rows, training=SHORT, store=tmp_path, progress=heard.append) == policy
     assert not [event for event in heard if event["event"] == "started"]
+
+
+def test_ctrl_c_is_one_and_the_same_call_goes_on(tmp_path, model, rows):
+    heard = []
+
+    def interrupted(event):
+        heard.append(event)
+        if "1/4" in event.get("text", "") and len(heard) < 60:
+            raise Stopped(signal.SIGINT)
+
+    call = {"training": {"updates": 4, "batch": 4}, "compute": {"checkpoint_minutes": 1e-9}, "store": tmp_path}
+    with pytest.raises(KeyboardInterrupt, match="the same call goes on"):
+        unmdpo.train(model, rows, progress=interrupted, **call)
+    assert (unmdpo.train(model, rows, progress=False, **call).parent / "metrics.jsonl").is_file()
+
+
+def test_strengths_are_not_overlooked(tmp_path, model, rows):
+    """DPO needs none and says nothing; what learns from them refuses data without."""
+    renamed = [{"degree" if key == "strength" else key: value for key, value in row.items()} for row in rows]
+    assert unmdpo.train(model, renamed, training=SHORT, store=tmp_path, progress=False).is_dir()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(UserError, match="learns from strengths, but all are equal here"):
+            unmdpo.train(model, renamed, objective="fixed-margin", store=tmp_path)
+
+
+def test_what_programs_brought_is_garbage_once_no_run_needs_it(tmp_path, model, rows):
+    unmdpo.train(AutoModelForCausalLM.from_pretrained(model), rows, training=SHORT, store=tmp_path, progress=False)
+    store = Store(tmp_path)
+    assert unreferenced(store) == {}
+    (run,) = (tmp_path / "runs").iterdir()
+    remove_run(find_run(store, run.name))
+    assert [*unreferenced(store)] == [f"given/{path.name}" for path in sorted((tmp_path / "given").iterdir())]
+    assert len(discard(store, [*unreferenced(store)])) == 2
+    assert not [*(tmp_path / "given").iterdir()]
 
 
 def test_a_dataset_and_a_loaded_model_with_a_scale(tmp_path, model, rows):

@@ -1,6 +1,7 @@
 """The report: everything finished is on the page, and model output is never more than text."""
 
 import base64
+import csv
 import gzip
 import json
 import re
@@ -24,7 +25,7 @@ from unmdpo.report import charts, write_comparison, write_report
 from unmdpo.report.charts import Interval, forest
 from unmdpo.report.collect import Facts, StageTime, _means, collect
 from unmdpo.report.curves import Curves
-from unmdpo.report.page import amount, render
+from unmdpo.report.page import amount, examples, key_facts, render
 from unmdpo.report.several import differing
 from unmdpo.results.run import open_run
 from unmdpo.store.store import Store
@@ -99,6 +100,19 @@ def test_every_part_is_there(run, page):
     assert len(tags.ids) == len(set(tags.ids))
     q = run.scale("seq").known()["q"].to_numpy()
     assert f"mean {q.mean():.4f}, standard deviation {q.std():.4f}" in tags.text
+
+
+def test_the_first_screen_has_the_cost_and_three_examples(run, page):
+    facts = collect(run)
+    assert "of computing" in key_facts(facts)["cost"]
+    asked, shown = run.recipe.primary, examples(facts)
+    both = [run.generations(name, asked.panel) for name in (asked.policy, asked.against)]
+    gaps = [ours["score"] - theirs["score"] for ours, theirs in zip(*both, strict=True)]
+    prompts = [prompt[-1].content for prompt in run.panel(asked.panel).prompts]
+    best = next(place for place, prompt in enumerate(prompts) if prompt in shown[0]["prompt"])
+    assert gaps[best] == max(gaps)
+    assert [example["by"] for example in shown] == [asked.policy] * 3
+    assert all(example["what"] in page for example in shown)
 
 
 def test_a_scale_beside_its_policy_is_described(run, tmp_path):
@@ -327,6 +341,13 @@ def test_tables_sort_and_are_saved_and_answers_have_addresses(run, browser, tmp_
         page.locator("#results .save").first.click()
     lines = Path(saved.value.path()).read_text("utf-8").splitlines()
     assert lines[0].startswith('policy,"one, win %",')
+    with page.expect_download() as saved:
+        page.locator("#results .save").nth(1).click()
+    rows = [*csv.reader(Path(saved.value.path()).read_text("utf-8").splitlines())]
+    assert rows[0][:4] == ["policy", "win rate, %", "win rate, % low", "win rate, % high"]
+    assert {"wins", "ties", "losses"} <= {*rows[0]}
+    assert {len(row) for row in rows} == {len(rows[0])}
+    assert not [cell for row in rows[1:] for cell in row if "[" in cell or " / " in cell]
     assert len(lines) > len(rates)
     page.select_option("#outcome", "")
     page.select_option("#candidate", "other-3")

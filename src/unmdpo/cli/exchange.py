@@ -45,7 +45,8 @@ def table(
 
     for name, run in opened.items():
         if not run.summarized:
-            raise UserError(f"{name}: there is no table yet: unmdpo run {name}")
+            why = "the recipe has no evaluation" if run.recipe.evaluation is None else f"unmdpo run {name}"
+            raise UserError(f"{name}: there is no table yet: {why}")
         problems = [finding for finding in verify(run) if finding.problem]
         if problems:
             raise UserError(f"{name}: {len(problems)} checks failed, so there is no table: unmdpo verify {name}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unmdpo.cli.output import cell, check_target, say
-from unmdpo.cli.run import HERE, Overrides, RecipeArgument, StoreOption, open_named, show_outcomes
+from unmdpo.cli.run import HERE, Overrides, RecipeArgument, StoreOption, open_named, show_outcomes, show_warmup
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -64,6 +64,7 @@ def check(
     for line in count_fitting(run):
         say(line)
     say(_layout(prove_small(run)))
+    show_warmup(run)
     read = run.finished.get("comparisons")
     _say_what_it_can_show(run, None if read is None else int(read.manifest["notes"]["prompts"]))
     say(f"Ready: unmdpo run {recipe} ({len(wanted)} stages, {len(run.finished)} finished)")
@@ -102,6 +103,7 @@ def plan(
     longest, fitting = int(sizes.lengths.sum(axis=1).max(initial=0)), longest_that_trains(run, device, sizes)
     if fitting > 0:
         say(f"pairs of up to {fitting:,} tokens fit; the longest one here has {longest:,}")
+    show_warmup(run)
     say("(times from rates measured on one H200; plan for other devices with --device)")
     say(_layout(prove_small(run)))
     _say_what_it_can_show(run, sizes.prompts)
@@ -263,4 +265,6 @@ def report(
         path = write_comparison([run, *others], out or run.folder / "comparison.html")
     else:
         path = write_report(run, out or run.folder / "report.html", truth_of(run.recipe))
+    if not any(name.startswith("policy[") for name in run.finished):
+        say(f"note: no policy of this run is trained{run.others}", err=True)
     say(f"{path}: {path.stat().st_size / 2**20:.1f} MiB")

@@ -115,6 +115,7 @@ def run(
         say(f"data: {counted.line()}")
     if not quiet:
         say(f"run: {run.folder}", err=True)
+        show_warmup(run)
         _show_policies(run)
 
 
@@ -127,6 +128,17 @@ def _print_rows(run: "Run") -> None:
     say(json.dumps({"event": "run", "folder": str(run.folder)}, ensure_ascii=False))
 
 
+def show_warmup(run: "Run") -> None:
+    """Says so if training ends before the learning rate is reached, as in a quick trial."""
+    training = run.recipe.training
+    if training.updates is not None and training.updates <= training.warmup:
+        say(
+            f"note: all {training.updates} updates are warm-up, so the learning rate is never reached: "
+            f"training.warmup={training.updates // 10} would change that",
+            err=True,
+        )
+
+
 def _show_policies(run: "Run") -> None:
     """Where a policy lies, the primary question's if there is one, and what can be done with it."""
     names = [name for name in run.recipe.trained if f"policy[{name}]" in run.finished]
@@ -134,6 +146,8 @@ def _show_policies(run: "Run") -> None:
         return
     asked = None if run.recipe.evaluation is None else run.recipe.primary.policy
     policy = next((name for name in names if name.partition("@")[0] == asked), names[-1])
+    if run.recipe.evaluation is None:
+        say("not judged: nothing here says whether it got better; `evaluation` in a recipe does", err=True)
     others = f" (and {len(names) - 1} more: unmdpo runs)" if len(names) > 1 else ""
     say(f"policy {policy}: {run.policy(policy)}{others}", err=True)
     for what in ("report {run}", "chat {run} {policy}", "export {run} {policy} FOLDER"):

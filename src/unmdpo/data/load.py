@@ -180,15 +180,17 @@ def _warn_of_left_files(ref: DataRef, source: Source) -> None:
 
 def recognize(ref: DataRef, columns: Mapping[str, str] | None = None) -> str:
     """The source with this Hub name, or with the columns of the first row that has those of any."""
-    if columns:  # those of scored responses, of two side by side, or else of pairs
+    if columns:  # those of two responses side by side, of scored ones, or of pairs
         if {"response_a", "response_b", "label"} & columns.keys():
             return "sides"
-        return "scored" if {"response", "responses"} & columns.keys() else "preference"
+        if {"response", "responses", "chosen", "rejected"} & columns.keys():
+            return "scored" if {"response", "responses"} & columns.keys() else "preference"
     for name, source in SOURCES.items():
         if source.hub is not None and source.hub.path == ref.path and ref.config in (None, source.hub.config):
             return name
     bad, unrecognized = BadRows(), list[DataError]()
-    for row in first_rows(ref, bad):
+    first = first_rows(ref, bad)
+    for row in rename_columns(first, columns) if columns else first:
         try:
             return detect(row)
         except DataError as error:

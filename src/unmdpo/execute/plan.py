@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from unmdpo.core.errors import UnmdpoWarning, UserError
 from unmdpo.core.files import expand_home
-from unmdpo.data.panels import panel_size
+from unmdpo.data.panels import panel_size, read_prompts
 from unmdpo.engine.cost import USABLE, available
 from unmdpo.engine.models import context_length, load_model
 from unmdpo.engine.pairs.proof import Proof, prove
@@ -193,7 +193,10 @@ def _held_out(run: Pipeline) -> float:
 def panel_prompts(run: Pipeline, panel: str, prompts: int | None) -> int | None:
     """How many prompts a panel has, of a run with so many `prompts` to train on; None if that cannot be told."""
     assert run.recipe.evaluation is not None
-    size = run.recipe.evaluation.panels[panel].size
+    size, path = run.recipe.evaluation.panels[panel].size, run.recipe.evaluation.panels[panel].path
+    if path is not None:
+        file = expand_home(path)
+        return panel_size(size, len(read_prompts(file)[0])) if file.is_file() else None
     if not isinstance(size, int) and prompts is None:
         return None
     return panel_size(size, round(_held_out(run) * (prompts or 0)))

@@ -169,10 +169,11 @@ class Lines(View):
         self._print(f"{stage}: {why}")
 
     def finished(self, stage: str, seconds: float) -> None:
-        self.working.pop(stage, None)
+        said = self.working.pop(stage, "")
         self.remaining.note(stage, 1.0)
         left = self.remaining.text()
-        self._print(f"{stage}: finished in {seconds:.1f} s{f'; {left}' if left else ''}")
+        loss = f" ({said.partition(' pairs/s')[0].rpartition(' · ')[0]})" if "loss" in said else ""
+        self._print(f"{stage}: finished in {seconds:.1f} s{loss}{f'; in all {left}' if left else ''}")
 
     def failed(self, stage: str, problem: str) -> None:
         self.working.pop(stage, None)

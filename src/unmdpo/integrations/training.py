@@ -4,14 +4,17 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformers import AutoTokenizer, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
 
 from unmdpo.core.errors import UserError
 from unmdpo.core.files import put_in_place, sha256
 from unmdpo.core.settings import resolve
+from unmdpo.data.sources.preference import strengths_come_later
 from unmdpo.engine.settings import ModelSource
 from unmdpo.objectives.table import OBJECTIVES
 from unmdpo.recipe import Recipe, parse_recipe
@@ -19,12 +22,13 @@ from unmdpo.recipe.draft import drafted
 from unmdpo.recipe.loader import merge
 from unmdpo.recipe.settings import RowsRecipe
 from unmdpo.stages.shared.rows import reading, reference
+from unmdpo.store.store import GIVEN
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 POLICY, SCALE = "policy", "q"
-GIVEN = "given"  # folder of a store with the models and rows that programs brought
+OF_STRENGTHS = {"tau", "offset", "slope", "eta"}  # settings that say what a strength is worth
 
 
 def recipe_of(
@@ -32,7 +36,7 @@ def recipe_of(
     dataset: "str | Path | Iterable[Mapping[str, Any]]",
     objective: str,
     scale: str | None,
-    tokenizer: "PreTrainedTokenizerBase | None",
+    tokenizer: "PreTrainedTokenizerBase | str | Path | None",
     store: Path,
     settings: Mapping[str, Any],
 ) -> Recipe:
@@ -40,8 +44,14 @@ def recipe_of(
     source = resolve(ModelSource, {"path": _model(model, tokenizer, store), **settings.get("model", {})}, "model")
     asked = {key: value for key, value in settings.get("data", {}).items() if key in RowsRecipe.model_fields}
     rows = resolve(RowsRecipe, {"path": _rows(dataset, store), **asked}, "data")
-    _, draft = drafted(reference(rows), reading(rows), source)
     known = OBJECTIVES.get(objective)
+    with nullcontext() if needs_strengths(objective) else strengths_come_later():
+        seen, draft = drafted(reference(rows), reading(rows), source)
+    if needs_strengths(objective) and {*seen.strengths} <= {1}:
+        raise UserError(
+            f"'{objective}' learns from strengths, but all are equal here ({seen.strength_from}). "
+            "If a column holds them, say data={'columns': {'strength': NAME}}; without any, use 'dpo'"
+        )
     if scale is None and known is not None and known.scale:
         scale = "auto"
     fitted = {SCALE: {"estimator": scale, "length_normalized": known is not None and known.normalized}}
@@ -57,7 +67,14 @@ def recipe_of(
     return parse_recipe(merge(described, dict(settings)))
 
 
-def _model(model: "str | Path | PreTrainedModel", tokenizer: "PreTrainedTokenizerBase | None", store: Path) -> str:
+def needs_strengths(objective: str) -> bool:
+    known = OBJECTIVES.get(objective)
+    return known is not None and not OF_STRENGTHS.isdisjoint(known.settings.model_fields)
+
+
+def _model(
+    model: "str | Path | PreTrainedModel", tokenizer: "PreTrainedTokenizerBase | str | Path | None", store: Path
+) -> str:
     """Its name or folder. A loaded model is written to the store as it is, under a name made from its content."""
     if isinstance(model, str | Path):
         return str(model)
@@ -66,7 +83,9 @@ def _model(model: "str | Path | PreTrainedModel", tokenizer: "PreTrainedTokenize
         raise UserError(f"a model should be a name, a folder, or one that Transformers loaded, not a {kind}")
     if tokenizer is None and not model.name_or_path:
         raise UserError("the model does not say where it came from: give its tokenizer too")
-    reader = AutoTokenizer.from_pretrained(model.name_or_path) if tokenizer is None else tokenizer
+    disable_progress_bar()  # type: ignore[no-untyped-call]
+    known = model.name_or_path if tokenizer is None else tokenizer
+    reader: Any = AutoTokenizer.from_pretrained(known) if isinstance(known, str | Path) else known
 
     def write(folder: Path) -> None:
         model.save_pretrained(folder)

@@ -92,8 +92,8 @@ class Draft:
             *(f"  {line}" for line in _block(self.data)),
             f"training: {_flow(self.training)}  # for {size}; {why}",
             *(self._with_scale() if self.prompts >= ENOUGH else self._without_scale()),
-            "# With a reward model, or another judge, add:",
-            f"# evaluation: {{baseline: dpo, panels: {panels}, judge: {{path: …}}}}",
+            "# To know whether it got better, name a judge (a reward model, a function, an LLM) and add:",
+            f"# evaluation: {{baseline: dpo, initial: true, panels: {panels}, judge: {{path: …}}}}",
         ]
         return "\n".join(lines) + "\n"
 

@@ -46,7 +46,7 @@ def _loaded(document: Document, overrides: Sequence[str]) -> Recipe:
     try:
         return Recipe.model_validate(data)
     except ValidationError as error:
-        raise UserError(_explain(error, document, overridden)) from error
+        raise UserError(_explain(error, document, overridden)) from None
 
 
 def _merged_data(document: Document, above: tuple[str, ...] = ()) -> dict[str, Any]:

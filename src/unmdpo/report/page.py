@@ -35,6 +35,7 @@ def render(facts: Facts) -> str:
         recipe=facts.run.recipe,
         found=facts.run.answer,
         asked=key_facts(facts),
+        examples=examples(facts),
         grid=Grid.of({"": facts.run}) if facts.summary else None,
         folder=facts.run.folder.name,
         results=[
@@ -83,7 +84,34 @@ def key_facts(facts: Facts) -> dict[str, str]:
     seeds = {len(trainings) for trainings in recipe.runs.values()}
     if max(seeds, default=1) > 1:
         said["seeds"] = f"up to {max(seeds)} for each policy"
+    seconds = sum(cost.seconds for cost in facts.costs)
+    pilots = f", {100 * facts.pilot_share:.0f} % of it for pilots" if facts.pilot_share else ""
+    said["cost"] = f"{clock(seconds)} of computing{pilots}"
     return said
+
+
+def examples(facts: Facts) -> list[dict[str, str]]:
+    """Of the primary question: the answers that the judge liked most and least, beside their opponent's, and those in
+    the middle. Of several seeds, the first."""
+    panels = {panel.name: panel for panel in facts.panels}
+    asked = None if facts.run.recipe.evaluation is None else facts.run.recipe.primary
+    panel = None if asked is None else panels.get(asked.panel or "")
+    if asked is None or panel is None or asked.policy is None or asked.judge not in panel.judges:
+        return []
+    ours, theirs = (facts.run.recipe.runs[name or ""][0].name for name in (asked.policy, asked.against))
+    if not {ours, theirs} <= panel.answers.keys() or not panel.prompts:
+        return []
+    judge, both = panel.judges.index(asked.judge), [*zip(panel.answers[ours], panel.answers[theirs], strict=True)]
+    gaps = [our["scores"][judge] - their["scores"][judge] for our, their in both]
+    order = sorted(range(len(gaps)), key=gaps.__getitem__)
+    places = {"liked best": order[-1], "in the middle": order[len(order) // 2], "liked least": order[0]}
+    return [
+        {
+            "what": what, "prompt": panel.prompts[place], "by": ours, "text": both[place][0]["text"],
+            "against": theirs, "their_text": both[place][1]["text"],
+        }
+        for what, place in places.items()
+    ]  # fmt: skip
 
 
 def _result(facts: Facts, panel: str, judge: str) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class Pipeline:
         finished = self.find(self.stages[name])
         if finished is None:
             other = " with these files and this version of unmdpo: `unmdpo run` makes it again"
-            raise UserError(f"stage '{name}' is not finished{other if self.superseded else ' yet'}")
+            raise UserError(f"stage '{name}' is not finished{other if self.superseded else f' yet{self.others}'}")
         return finished
 
     @property
@@ -74,6 +74,13 @@ class Pipeline:
         return any(
             place != self.stages[name].place and self.store.find(place) is not None for name, place in former.items()
         )
+
+    @property
+    def others(self) -> str:
+        """The latest other run of that name, for those who forgot the settings that they gave on the command line."""
+        records = (self.store.root / "runs").glob(f"{self.recipe.name}-*/{RECORD}")
+        runs = {record.stat().st_mtime: record.parent for record in records if record.parent != self.folder}
+        return f"; another run of this name, with other settings, is {runs[max(runs)]}" if runs else ""
 
     def record(self) -> None:
         """Writes down which artifacts belong to the run, for people and for `verify`, and the question that it will

@@ -6,9 +6,11 @@ from pathlib import Path
 from filelock import Timeout
 
 from unmdpo.core.errors import UserError
-from unmdpo.core.files import read_small_json
+from unmdpo.core.files import read_small_json, remove
 from unmdpo.store.artifact import QUARANTINE
-from unmdpo.store.store import RECORD, WORK, Store
+from unmdpo.store.store import GIVEN, RECORD, WORK, Store
+
+RECIPE = "recipe.yaml"
 
 
 def unreferenced(store: Store, without: Path | None = None) -> dict[str, int]:
@@ -19,7 +21,15 @@ def unreferenced(store: Store, without: Path | None = None) -> dict[str, int]:
     spare = {place: path for place, path in places.items() if place not in kept}
     begun = {place.rpartition("/")[2] for place in kept if store.find(place) is None}
     spare |= {f"{WORK}/{path.name}": path for path in _folders(store, f"{WORK}/*") if path.name not in begun}
-    return {place: folder_size(path) for place, path in spare.items()}
+    return {place: folder_size(path) for place, path in spare.items()} | _given(store, without)
+
+
+def _given(store: Store, without: Path | None) -> dict[str, int]:
+    """What programs brought, and no run's recipe names."""
+    runs = [run for run in (store.root / "runs").glob("*") if run != without and (run / RECIPE).is_file()]
+    named = "".join((run / RECIPE).read_text("utf-8") for run in runs)
+    places = [path for path in sorted((store.root / GIVEN).glob("*")) if path.name not in named]
+    return {f"{GIVEN}/{path.name}": folder_size(path) if path.is_dir() else path.stat().st_size for path in places}
 
 
 def quarantined(store: Store) -> dict[str, int]:
@@ -38,6 +48,9 @@ def discard(store: Store, places: list[str]) -> list[str]:
 def _removed(store: Store, place: str) -> bool:
     if place.startswith(f"{QUARANTINE}/"):
         shutil.rmtree(store.root / place)
+        return True
+    if place.startswith(f"{GIVEN}/"):
+        remove(store.root / place)
         return True
     try:
         store.remove(place, patience=0)

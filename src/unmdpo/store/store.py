@@ -31,6 +31,7 @@ from unmdpo.version import __version__
 
 RECORD = "run.json"  # in a run's folder: its stages
 WORK, RESULT, STATE = "work", "result", "state"  # unfinished work, and its two parts
+GIVEN = "given"  # models and rows that programs brought
 
 
 class Store:

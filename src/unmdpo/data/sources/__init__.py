@@ -83,7 +83,7 @@ def detect(row: Row) -> str:
     guess = guessed(row.values)
     nearly = len(columns) > 2 and len(columns - row.values.keys()) == 1  # a column is misspelled, or missing
     if "prompt" in guess and not nearly:
-        tried = " ".join(f"--column {name}={path}" for name, path in guess.items())
+        tried = " ".join(f"--column {name}={path}" for name, path in guess.items() if name != path)
         raise row.error(f"these columns match no known source: {shown}. Try: {tried} (`columns` in a recipe)")
     advice = f"Say which columns hold what with `columns`, or name the source: {', '.join(SOURCES)}"
     if 2 * len(columns & {column.lower() for column in row.values}) <= len(columns):

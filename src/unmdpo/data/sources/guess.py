@@ -11,10 +11,11 @@ WORDS = {
     "response_a": "a|1|left|first|one",
     "response_b": "b|2|right|second|two",
     "prompt": "prompt|question|instruction|query|task|input|context|user|problem",
-    "label": "label|labels|preference|winner|choice|verdict|better|annotation|vote|rating",
+    "label": "label|labels|preference|winner|choice|verdict|better|annotation|vote|rating|preferred",
     "score": "score|rating|reward|value|grade",
-    "strength": "strength|degree|confidence|magnitude",
+    "strength": "strength|degree|confidence|magnitude|much",
 }
+ID = re.compile(r"(?:^|[^a-z])(?:id|Id|ID)$")
 PATTERNS = {name: re.compile(f"^(?:{words})$") for name, words in WORDS.items()}
 
 
@@ -35,8 +36,8 @@ def guessed(values: Mapping[str, Any]) -> dict[str, str]:
         found = _two(texts, "response_a", "response_b")
         sides = ("response_a", "response_b")
         rest = [path for path in texts | numbers if not any(_says(path, side) for side in sides)]
-        found |= _one(rest, "label") if found else {}
-    left = {path: text for path, text in texts.items() if path not in found.values()}
+        found |= (_one(rest, "label") | _one(rest, "strength")) if found else {}
+    left = {path: text for path, text in texts.items() if path not in found.values() and not ID.search(path)}
     return _one(left, "prompt") | found if found else {}
 
 

@@ -27,7 +27,18 @@ PAIRS = tuple(
     for name in ("response", "answer", "output", "completion", "text", "candidate", "model_output")
     for first, second in (("a", "b"), ("1", "2"), ("left", "right"))
 )
-LABELS = ("label", "labels", "preference", "winner", "choice", "verdict", "better", "rating", "annotation")
+LABELS = (
+    "label",
+    "labels",
+    "preference",
+    "winner",
+    "choice",
+    "verdict",
+    "better",
+    "rating",
+    "annotation",
+    "preferred",
+)
 DOMAINS = ("domain", "category", "task")
 FIRST, SECOND = {"a", "1", "left", "first"}, {"b", "2", "right", "second"}
 NOUNS = {"response", "answer", "model", "output", "completion", "candidate", "option", "text", "side", "assistant"}
@@ -52,9 +63,13 @@ class Reader:
     graded: bool  # some label has a degree, so one without is in the middle
     signed: bool  # some number has a sign, so numbers are no sides
     numbers: frozenset[int]  # that were seen
+    degrees: StrengthRule | None = None  # of a strength column with words beside the labels
 
     @classmethod
-    def of(cls, rule: StrengthRule, labels: Sequence[Any]) -> "Reader":
+    def of(cls, rule: StrengthRule, labels: Sequence[Any], strengths: Sequence[Any] = ()) -> "Reader":
+        if any(isinstance(value, str) and value.strip() and _number(value) is None for value in strengths):
+            sides = cls.of(rule.model_copy(update={"labels": None}), labels)  # what labels mean is said of those words
+            return replace(sides, degrees=rule)
         numbers = sorted({found for label in labels if (found := _number(label)) is not None})
         has_sign = any(_number(label) is not None and str(label).strip()[0] in "+-−" for label in labels)
         if rule.labels is None and numbers and not has_sign and not _are_sides(numbers):
@@ -95,6 +110,17 @@ class Reader:
         degree = 3 if {*words} & STRONG else 1 if {*words} & WEAK else 2 if self.graded else 1
         return min(degree, self.rule.levels) * sides.pop()
 
+    def _degree(self, row: Row) -> int:
+        if self.degrees is None:
+            return row.integer("strength", 1, self.rule.levels)
+        said = row.value("strength")
+        if self.degrees.labels is not None:
+            return abs(signed(row, "strength", said, self.degrees.labels))
+        words = {*_words(said)}
+        if not words or words - PLAIN - STRONG - WEAK:
+            raise row.error(f"'strength' is {str(said)[:40]!r}, which does not say how much better; {OTHER_KIND}")
+        return min(self.rule.levels, 3 if words & STRONG else 1 if words & WEAK else 2)
+
     def read(self, row: Row) -> Comparison:
         names, column = _names(row)
         value = row.value(column)
@@ -109,7 +135,7 @@ class Reader:
         first, second = (row.text(name) for name in names)
         prompt = (*row.tools(), *with_system(row, row.prompt("prompt")))
         if "strength" in row and abs(label) == 1:  # a side, and how much better it is beside it
-            label *= row.integer("strength", 1, self.rule.levels)
+            label *= self._degree(row)
         made = Texts(prompt, first, second, domain, row.optional_text("language")).compare(
             row, label, tuple(votes) if len(votes) > 1 else ()
         )
@@ -156,8 +182,10 @@ def _advice(numbers: Sequence[int]) -> str:
 def _names(row: Row) -> tuple[tuple[str, str], str]:
     names = next((names for names in PAIRS if row.values.keys() >= set(names)), None)
     label = _label(row)
-    if names is None or label is None:
-        raise row.error("lacks one of the two responses, or a label")
+    if names is None:
+        raise row.error("lacks one of the two responses")
+    if label is None:
+        raise row.error(f"lacks a label: say which column holds it, such as --column label={[*row.values][-1]}")
     return names, label
 
 
@@ -178,7 +206,8 @@ def _read(source: Source, rows: Iterable[Row], bad: BadRows) -> Iterator[Compari
     head = list(islice(rest, HEAD))
     values = [row.values[name] for row in head if (name := _label(row)) is not None and name in row]
     labels = list(chain.from_iterable(value if isinstance(value, list) else [value] for value in values))
-    return bad.parse(chain(head, rest), Reader.of(source.rule, labels).read)
+    strengths = [row.values["strength"] for row in head if "strength" in row.values]
+    return bad.parse(chain(head, rest), Reader.of(source.rule, labels, strengths).read)
 
 
 SIDES = Source(

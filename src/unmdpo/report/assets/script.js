@@ -37,8 +37,22 @@ function saveRows(rows, name) {
   URL.revokeObjectURL(link.href);
 }
 
-const saveAsCsv = (table, name) =>
-  saveRows([...table.rows].map((row) => [...row.cells].map((cell) => cell.textContent.trim().replace(/\s+/g, " "))), name);
+const INTERVAL = /^(\S+) \[(\S+), (\S+)\]$/;
+
+// One number a cell: "53 [50, 56]" and "3 / 1 / 2" become three.
+function saveAsCsv(table, name) {
+  const rows = [...table.rows].map((row) => [...row.cells].map((cell) => cell.textContent.trim().replace(/\s+/g, " ")));
+  const columns = rows[0].map((head, column) => {
+    const cells = rows.slice(1).map((row) => row[column] ?? "");
+    if (cells.some((cell) => INTERVAL.test(cell))) {
+      return [[head, `${head} low`, `${head} high`], (cell) => cell.match(INTERVAL)?.slice(1) ?? [cell, "", ""]];
+    }
+    const parts = head.split(" / ");
+    return [parts, (cell) => (parts.length > 1 ? cell.split(" / ") : [cell])];
+  });
+  const heads = columns.flatMap(([names]) => names);
+  saveRows([heads, ...rows.slice(1).map((row) => columns.flatMap(([, split], column) => split(row[column] ?? "")))], name);
+}
 
 document.querySelectorAll("table").forEach((table, number) => {
   if (!table.tHead || !table.tBodies.length) return;
