@@ -1,3 +1,3 @@
 """The version, for the package and for what results say about themselves."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
