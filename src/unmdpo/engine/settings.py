@@ -108,6 +108,10 @@ class Budget(Strict):
 class DefaultBudget(Budget):
     """Defaults to the paper's 150 updates."""
 
+    updates: Count | None = Field(
+        None, description="how many batches to learn from; default: 150, unless epochs are given"
+    )
+
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, values: Any) -> Any:
