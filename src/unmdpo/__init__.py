@@ -44,11 +44,10 @@ def run(
     given = recipe.model_dump() if isinstance(recipe, Recipe) else recipe
     described = parse_recipe(given, overrides) if isinstance(given, dict) else load_recipe(str(given), overrides)
     opened = open_run(described, Store(_store(store)))
-    shown = Output.usual if progress is True else Output.quiet
     try:
         if callable(progress):
             return execute(opened, until=until, jobs=jobs, force=force, view=Events(progress))
-        with shown_progress(len(opened.wanted(until)), shown) as view:
+        with shown_progress(len(opened.wanted(until)), Output.usual if progress else Output.quiet) as view:
             return execute(opened, until=until, jobs=jobs, force=force, view=view)
     except Stopped:
         raise KeyboardInterrupt("stopped; what is done is kept, and the same call goes on from there") from None
@@ -94,7 +93,7 @@ def train(
     from unmdpo.integrations.training import POLICY, needs_strengths, recipe_of  # noqa: PLC0415
 
     place = _store(store)
-    recipe = recipe_of(model, dataset, objective, scale, tokenizer, place, settings)
-    with nullcontext() if needs_strengths(objective) else strengths_come_later():
+    with nullcontext() if needs_strengths(objective) else strengths_come_later():  # to others, none is no news
+        recipe = recipe_of(model, dataset, objective, scale, tokenizer, place, settings)
         done = run(recipe, store=place, until=f"policy[{POLICY}]", jobs=jobs, progress=progress)
     return done.policy(POLICY)

@@ -96,7 +96,7 @@ def test_two_jobs_give_what_one_gives(done, folder, tmp_path):
     assert ("policy[dpo]", "finished") in seen
     begun = {name: place for place, (name, what) in enumerate(seen) if what == "started"}
     ended = {name: place for place, (name, what) in enumerate(seen) if what == "finished"}
-    for name, place in begun.items():  # an end is told before what needs it begins
+    for name, place in begun.items():  # an end is shown before what needs it begins
         assert all(ended.get(needed.name, -1) < place for needed in run.stages[name].inputs.values())
     assert any(name == "policy[dpo]" and "loss" in text for name, text in seen)
     for name in done.stages:

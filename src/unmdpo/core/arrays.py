@@ -8,5 +8,5 @@ import torch
 def as_tensors(record: Any) -> None:
     """Turns the arrays among a frozen dataclass's fields into tensors, without a copy. For its `__post_init__`."""
     for name, value in vars(record).items():
-        if hasattr(value, "__array__") and not isinstance(value, torch.Tensor):
+        if not isinstance(value, torch.Tensor) and hasattr(value, "__array__"):
             object.__setattr__(record, name, torch.as_tensor(value))

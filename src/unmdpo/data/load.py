@@ -183,8 +183,10 @@ def recognize(ref: DataRef, columns: Mapping[str, str] | None = None) -> str:
     if columns:  # those of two responses side by side, of scored ones, or of pairs
         if {"response_a", "response_b", "label"} & columns.keys():
             return "sides"
-        if {"response", "responses", "chosen", "rejected"} & columns.keys():
-            return "scored" if {"response", "responses"} & columns.keys() else "preference"
+        if {"response", "responses"} & columns.keys():
+            return "scored"
+        if {"chosen", "rejected"} & columns.keys():
+            return "preference"
     for name, source in SOURCES.items():
         if source.hub is not None and source.hub.path == ref.path and ref.config in (None, source.hub.config):
             return name

@@ -115,7 +115,8 @@ class _Crew:
 
     @property
     def ready(self) -> list[str]:
-        """Those whose inputs are finished, and were heard to be: an end is told before what follows begins."""
+        """Those whose inputs are finished, and whose inputs' workers have said so: an end is shown before what follows
+        begins."""
         busy = {worker.stage for worker in self.workers.busy}
         return [name for name in self.waiting if name not in self.failures and self._is_ready(name, busy)]
 

@@ -4,7 +4,6 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,6 @@ from transformers.utils.logging import disable_progress_bar
 from unmdpo.core.errors import UserError
 from unmdpo.core.files import put_in_place, sha256
 from unmdpo.core.settings import resolve
-from unmdpo.data.sources.preference import strengths_come_later
 from unmdpo.engine.settings import ModelSource
 from unmdpo.objectives.table import OBJECTIVES
 from unmdpo.recipe import Recipe, parse_recipe
@@ -45,8 +43,7 @@ def recipe_of(
     asked = {key: value for key, value in settings.get("data", {}).items() if key in RowsRecipe.model_fields}
     rows = resolve(RowsRecipe, {"path": _rows(dataset, store), **asked}, "data")
     known = OBJECTIVES.get(objective)
-    with nullcontext() if needs_strengths(objective) else strengths_come_later():
-        seen, draft = drafted(reference(rows), reading(rows), source)
+    seen, draft = drafted(reference(rows), reading(rows), source)
     if needs_strengths(objective) and {*seen.strengths} <= {1}:
         raise UserError(
             f"'{objective}' learns from strengths, but all are equal here ({seen.strength_from}). "

@@ -27,7 +27,7 @@ class Kept(NamedTuple):
     """Scores of earlier attempts, and where those of this one go: what was scored is never scored again."""
 
     parts: Iterable[Part] = ()
-    keep: Callable[[Part], None] = lambda part: None
+    keep: Callable[[Part], None] | None = None
 
 
 NOTHING = Kept()
@@ -56,7 +56,7 @@ def score(
     fresh: list[int] = []
 
     def keep() -> None:
-        if fresh:
+        if fresh and kept.keep is not None:  # else the device need not wait for a copy
             places = torch.tensor(fresh)
             kept.keep(Part(slots[places], log_probs[places.to(scorer.device)].cpu()))
             fresh.clear()
