@@ -65,7 +65,7 @@ def test_missing_packages(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "peft" else found(name))
     changes = {"policies": {"dpo": {"objective": "dpo", "training": {"adapter": {"rank": 2}}}}, "scales": {}}
     said, made = refused(open_run(recipe(folder, **changes), Store(tmp_path)))
-    assert "pip install 'unmdpo[lora]'" in said
+    assert "pip install 'peft>=" in said
     assert made == []
 
 

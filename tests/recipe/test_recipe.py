@@ -98,6 +98,7 @@ def test_overrides(recipe_file):
 
 
 MISTAKES = {
+    "key of a section": (MINIMAL + "learning_rate: 1e-4\n", "unknown key; did you mean 'training.learning_rate'?"),
     "unknown key": (MINIMAL + "trainning: {}\n", ":13: trainning: unknown key; did you mean 'training'?"),
     "unknown inner key": (
         changed("{objective: dpo}", "{objectve: dpo}"),

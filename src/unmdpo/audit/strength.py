@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from unmdpo.audit.votes import INSTEAD, PARTITION_SEED, Partitions, Record, read_partitions
 from unmdpo.core.errors import UserError
@@ -204,8 +203,10 @@ def describe_bin(held_out: HeldOut, name: str, members: NDArray[np.bool_]) -> Bi
     votes = int(members.sum())
     if votes == 0:
         return Bin(name, 0, 0, None, None, None)
+    from scipy.stats import binomtest  # noqa: PLC0415 - two seconds, which `unmdpo look` need not wait for
+
     agreeing = int(held_out.agrees[members].sum())
-    interval = stats.binomtest(agreeing, votes).proportion_ci(method="wilson")
+    interval = binomtest(agreeing, votes).proportion_ci(method="wilson")
     return Bin(
         name=name,
         votes=votes,

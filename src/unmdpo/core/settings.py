@@ -101,7 +101,10 @@ class Strict(BaseModel):
 def _hinted(detail: "ErrorDetails", kind: type[BaseModel]) -> "ErrorDetails":
     if detail["type"] != "extra_forbidden" or len(detail["loc"]) > 1:
         return detail
-    hint = did_you_mean(str(detail["loc"][0]), kind.model_fields)
+    name = str(detail["loc"][0])
+    known = {key: field.annotation for key, field in kind.model_fields.items()}
+    inside = [key for key, part in known.items() if name in getattr(part, "model_fields", ())]
+    hint = f"did you mean '{inside[0]}.{name}'?" if inside else did_you_mean(name, known)
     return {**detail, "type": "unknown_key", "msg": f"unknown key; {hint}", "ctx": {"hint": hint}}
 
 

@@ -19,6 +19,7 @@ from unmdpo.data.rows import LeftOut
 EXAMPLES = 3  # rows named for each kind of problem
 KINDS = 8  # kinds named
 A_FEW = 0.01
+SMALL = 20  # rows, below which a share allows none
 ADVICE = "fix the data, or raise the limit (data.max_bad_rows in a recipe, --max-bad-rows for a command)"
 Item = TypeVar("Item")
 Parsed = TypeVar("Parsed")
@@ -35,7 +36,7 @@ def _limit(value: Any) -> Any:
 BadRowLimit = Annotated[
     Annotated[int, Field(ge=0)] | Annotated[float, Field(ge=0, lt=1)],
     BeforeValidator(_limit),
-    Field(description="how many unreadable rows to skip: a number, or a share such as 1%"),
+    Field(description="how many unreadable rows to skip: a number, or a share such as 1%, which is one row at least"),
 ]
 
 
@@ -95,7 +96,10 @@ class BadRows:
 
     @property
     def allowed(self) -> int:
-        return self.limit if isinstance(self.limit, int) else math.floor(self.limit * self.read + 1e-9)
+        """As many as the limit says; of a share, one at least in all but the smallest files."""
+        if isinstance(self.limit, int):
+            return self.limit
+        return max(math.floor(self.limit * self.read + 1e-9), int(self.limit > 0 and self.read >= SMALL))
 
     def settle(self, place: str, listing: Path | None = None) -> None:
         """Once everything was read: warns of bad rows, or lists them and raises if they are too many."""

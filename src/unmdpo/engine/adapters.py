@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from unmdpo.core.errors import UserError
+from unmdpo.core.extras import needed
 from unmdpo.engine.models import decoder_layers
 from unmdpo.engine.ranks import Ranks
 from unmdpo.engine.settings import AdapterSettings
@@ -35,10 +36,8 @@ def add_lora(
 ) -> "PeftModel":
     """Adds adapters to `model`, but to no module that is `left_out`, and freezes everything else. Train
     `result.get_base_model()`. `base` is where the saved adapter will say its base model is."""
-    try:
+    with needed("LoRA", "lora"):
         from peft import LoraConfig, get_peft_model  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise UserError("LoRA needs PEFT: pip install 'unmdpo[lora]'") from error
     config = LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha if settings.alpha is not None else 2 * settings.rank,

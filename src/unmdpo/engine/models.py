@@ -21,6 +21,7 @@ from transformers import (
 )
 
 from unmdpo.core.errors import UnmdpoWarning, UserError
+from unmdpo.core.extras import missing, needed
 from unmdpo.core.files import read_small, read_small_json
 from unmdpo.engine.gguf_reader import remember_gguf
 from unmdpo.engine.model_files import AGAIN, check_files, check_hub_weights
@@ -75,10 +76,8 @@ def load_model(
 
 def load_in_four_bits(source: ModelSource, *, device: torch.device) -> PreTrainedModel:
     """Loads a model to be frozen under an adapter, with its linear layers in four bits (NF4, quantized twice)."""
-    try:
+    with needed("adapter.four_bit", "qlora"):
         import bitsandbytes  # noqa: F401, PLC0415 - an extra
-    except ImportError as error:
-        raise UserError("adapter.four_bit needs another package: pip install 'unmdpo[qlora]'") from error
     dtype = compute_dtype(device)
     settings = BitsAndBytesConfig(  # type: ignore[no-untyped-call]
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype
@@ -244,7 +243,7 @@ def explaining(what: str, source: ModelSource) -> Iterator[None]:
 
 def _not_loaded(what: str, source: ModelSource, error: Exception) -> UserError:
     if source.gguf_file is not None and isinstance(error, ImportError):
-        return UserError(f"'{source.gguf_file}' needs another package: pip install 'unmdpo[gguf]'")
+        return UserError(missing(f"'{source.gguf_file}'", "gguf"))
     reason = _first_line(error) or type(error).__name__
     if "trust_remote_code" in str(error):
         return UserError(

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from unmdpo.core.errors import UserError
+from unmdpo.core.extras import missing
 from unmdpo.engine.inference.endpoints import Endpoint, secret_of
 from unmdpo.engine.inference.harness import check_tasks
 from unmdpo.engine.inference.judges import TrainedJudge, kind_of
@@ -194,7 +195,7 @@ def missing_packages(recipe: Recipe, judging: bool) -> list[str]:
         ("wandb", "wandb", "logging.wandb"): recipe.logging.wandb is not None,
     }
     return [
-        f"{what} needs another package: pip install 'unmdpo[{extra}]'"
+        missing(what, extra)
         for (module, extra, what), is_needed in needed.items()
         if is_needed and importlib.util.find_spec(module) is None
     ]

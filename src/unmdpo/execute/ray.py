@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from unmdpo.core.errors import Stopped, UserError
+from unmdpo.core.errors import Stopped
+from unmdpo.core.extras import needed
 from unmdpo.engine.training.loop import StopRequests
 from unmdpo.execute.gpu_scheduler import Attempt, Need, fraction, need_of
 from unmdpo.execute.local import raise_failures
@@ -28,10 +29,8 @@ GIB = 2**30
 
 def work_on_ray(run: Pipeline, missing: Sequence[str], view: View) -> None:
     """Runs the missing stages, each as soon as its inputs are finished."""
-    try:
+    with needed("the Ray executor", "ray"):
         import ray  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise UserError("the Ray executor needs Ray: pip install 'unmdpo[ray]'") from error
     if not ray.is_initialized():
         # Ray gives its workers the lowest priority, and on a machine that does anything else they hardly move
         os.environ.setdefault("RAY_worker_niceness", "0")

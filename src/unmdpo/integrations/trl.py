@@ -14,6 +14,7 @@ from packaging.version import Version
 from torch import Tensor
 
 from unmdpo.core.errors import UserError
+from unmdpo.core.extras import needed
 from unmdpo.data import Comparison, SourceSettings, StrengthRule
 from unmdpo.data.bad import BadRows
 from unmdpo.data.comparison import Origin
@@ -21,11 +22,9 @@ from unmdpo.data.rows import Row
 from unmdpo.data.sources import SOURCES
 from unmdpo.objectives import OBJECTIVES, Objective, PairLogps, beta_ln_from_lengths
 
-try:
+with needed("unmdpo.integrations.trl", "trl"):
     import trl
     from trl import DPOTrainer
-except ImportError as error:
-    raise UserError("TRL is not installed: pip install 'unmdpo[trl]'") from error
 
 if TYPE_CHECKING:
     from datasets import Dataset

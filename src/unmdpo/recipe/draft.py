@@ -15,9 +15,6 @@ from unmdpo.data.comparison import Comparison
 from unmdpo.data.load import ALL, DataRef, Reading
 from unmdpo.data.strength import StrengthRule
 from unmdpo.engine.settings import ModelSource
-from unmdpo.engine.sharding import size_and_context
-from unmdpo.engine.text.encode import Encoder
-from unmdpo.engine.text.encoded import EncodedPairs, longest
 
 DEFAULT_MODEL, DEFAULT_SIZE = "HuggingFaceTB/SmolLM2-135M-Instruct", 134_515_008
 
@@ -163,6 +160,8 @@ def drafted(
     parameters: int | None = DEFAULT_SIZE if model is None else None
     max_length: int | None = None
     if model is not None:
+        from unmdpo.engine.sharding import size_and_context  # noqa: PLC0415
+
         seen.tokens = _tokens(model, sample)
         parameters, context = size_and_context(model)
         max_length = fitting_length({most: seen.tokens.over(most) for most in LENGTHS}, context)
@@ -189,7 +188,10 @@ def drafted(
 
 
 def _tokens(source: ModelSource, rows: Sequence[Comparison]) -> Tokens:
-    """What the model's tokenizer makes of some comparisons."""
+    """What the model's tokenizer makes of some comparisons. PyTorch is imported here, where it is needed."""
+    from unmdpo.engine.text.encode import Encoder  # noqa: PLC0415
+    from unmdpo.engine.text.encoded import EncodedPairs, longest  # noqa: PLC0415
+
     encoder = Encoder.of(source)
     lengths = EncodedPairs.of(encoder.encode(rows)).lengths
     return Tokens(

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from unmdpo.recipe.recipe import Recipe
@@ -9,7 +10,7 @@ from unmdpo.recipe.recipe import Recipe
 INTRODUCTION = """# Every setting
 
 Every setting of a recipe, with its default. Most recipes need few of them: see [Recipes](recipes.md).
-`unmdpo recipes settings --markdown` prints this page; `unmdpo recipes settings WORD` searches it. Objectives and
+`unmdpo recipes settings WORD` searches them in a terminal. Objectives and
 estimators have settings of their own: see [Objectives](../method/objectives.md) and [Scales](../method/scales.md).
 Which of `path`, `train`, `function` and `endpoint` you set determines the kind of judge. All judges have
 the settings of `evaluation.judge`.
@@ -26,40 +27,33 @@ class Setting(NamedTuple):
 def settings() -> list[Setting]:
     """In the order in which recipes are written."""
     schema = Recipe.model_json_schema()
-    return [*_of(schema, schema["$defs"], "")]
+    extends = Setting("extends", "–", "recipes to build on, packaged ones or YAML files; the last one wins")
+    return [extends, *_of(schema, schema["$defs"], "")]
 
 
 def _of(node: Mapping[str, Any], known: Mapping[str, Any], start: str) -> Iterator[Setting]:
     needed = set(node.get("required", ()))
     for name, field in node.get("properties", {}).items():
-        key, inner = f"{start}{name}", _inner(field, known)
-        default = "" if name in needed or inner is not None else _shown(field.get("default"))
+        key, inner = f"{start}{name}", [*_inner(field, known)]
+        default = "" if name in needed or inner else _shown(field.get("default"))
         yield Setting(key, default, _meaning(field))
-        if inner is not None and f".{name}." not in f".{start}":  # numbers against others hold no others
-            yield from _of(inner[0], known, f"{key}{inner[1]}.")
-        for kind in _kinds(field) if not key.endswith(".judge") or key == JUDGE else ():
-            yield from _of(kind, known, f"{key}.")
+        if f".{name}." in f".{start}" or (name in ("judge", "judges") and key != JUDGE):
+            continue  # numbers against others hold no others, and all judges are alike
+        listed = {one: None for kind, middle in inner for one in _of(kind, known, f"{key}{middle}.")}
+        yield from listed
 
 
-def _kinds(field: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Settings inside the field itself, such as those of every kind of judge."""
-    if "properties" in field:
-        yield field
-    for option in field.get("anyOf", ()):
-        yield from _kinds(option)
-
-
-def _inner(field: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[Mapping[str, Any], str] | None:
-    """The settings inside, and `.NAME` if there are several of them by name."""
+def _inner(field: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Each kind of settings that the field may hold, with `.NAME` if there are several of them by name."""
     for option in (field, *field.get("anyOf", ()), *field.get("allOf", ())):
         if "$ref" in option:
-            found = known[option["$ref"].rpartition("/")[2]]
-            if "properties" in found:
-                return found, ""
+            option = known[option["$ref"].rpartition("/")[2]]
+        if "properties" in option:
+            yield option, ""
+        elif option is not field:
+            yield from _inner(option, known)
         for named in option.get("patternProperties", {}).values():
-            if "$ref" in named:
-                return known[named["$ref"].rpartition("/")[2]], ".NAME"
-    return None
+            yield from ((kind, f".NAME{more}") for kind, more in _inner(named, known))
 
 
 def _meaning(field: Mapping[str, Any]) -> str:
@@ -73,10 +67,15 @@ def _shown(default: Any) -> str:
 
 
 def as_markdown() -> str:
-    """The page of the documentation."""
-    lines = [INTRODUCTION, "| setting | default | meaning |", "|---|---|---|"]
-    for one in settings():
-        default = f"`{one.default}`" if one.default not in ("", "–") else one.default
-        meaning = one.meaning.replace("|", r"\|")
-        lines.append(f"| `{one.key}` | {default} | {meaning} |")
+    """The page of the documentation, with a section for each key of a recipe that holds others."""
+    lines = [INTRODUCTION]
+    for section, group in groupby(settings(), lambda one: one.key.partition(".")[0]):
+        members = [*group]
+        title = f"`{section}`" if len(members) > 1 else "The run"
+        if f"## {title}" not in lines:
+            lines += ["", f"## {title}", "", "| setting | default | meaning |", "|---|---|---|"]
+        for one in members:
+            default = f"`{one.default}`" if one.default not in ("", "–") else one.default
+            meaning = one.meaning.replace("|", r"\|")
+            lines.append(f"| `{one.key}` | {default} | {meaning} |")
     return "\n".join([*lines, ""])

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from unmdpo.core.errors import UserError
+from unmdpo.core.extras import needed
 from unmdpo.recipe.evaluation import PrimaryRecipe
 from unmdpo.stats.power import Noise
 
@@ -130,10 +130,8 @@ class Table(list[dict[str, Any]]):
         return rows
 
     def pandas(self) -> "DataFrame":
-        try:
+        with needed("a data frame", "pandas"):
             from pandas import DataFrame  # noqa: PLC0415 - an extra
-        except ImportError as error:
-            raise UserError("data frames need pandas: pip install 'unmdpo[pandas]'") from error
 
         return DataFrame(self)
 

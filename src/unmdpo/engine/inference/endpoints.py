@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator
 
 from unmdpo.core.errors import UserError, printable
+from unmdpo.core.extras import needed
 from unmdpo.core.settings import Strict
 
 if TYPE_CHECKING:
@@ -110,11 +111,8 @@ def shown(what: object, settings: Endpoint) -> str:
 
 
 def open_client(settings: Endpoint, retries: int = 2) -> "OpenAI":
-    try:
-        from openai import OpenAI  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise UserError("an endpoint needs the OpenAI client: pip install 'unmdpo[endpoint]'") from error
-    from openai import DefaultHttpxClient  # noqa: PLC0415 - an extra
+    with needed("an endpoint", "endpoint"):
+        from openai import DefaultHttpxClient, OpenAI  # noqa: PLC0415 - an extra
 
     client = DefaultHttpxClient(event_hooks={"response": [_read_all]})
     secret = secret_of(settings) or "none"  # local servers need no key, but the client insists on one

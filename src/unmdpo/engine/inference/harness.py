@@ -13,10 +13,10 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from unmdpo.core.errors import UserError, printable
+from unmdpo.core.extras import missing
 from unmdpo.engine.settings import TaskSettings
 
 PACKAGE = "lm_eval"
-MISSING = "evaluation.tasks needs another package: pip install 'unmdpo[lm-eval]'"
 ROUNDING = 1e-6
 BATCH = 16  # questions at a time: leaves room for what else runs on a GPU
 
@@ -135,7 +135,8 @@ def _quietly(tasks: Sequence[str]) -> Iterator[None]:
     except (UserError, torch.OutOfMemoryError):
         raise
     except ImportError as error:
-        raise UserError(MISSING if error.name == PACKAGE else f"{', '.join(tasks)}: {_first_line(error)}") from error
+        said = f"{', '.join(tasks)}: {_first_line(error)}"
+        raise UserError(missing("evaluation.tasks", "lm-eval") if error.name == PACKAGE else said) from error
     except Exception as error:
         raise UserError(
             f"evaluation.tasks: {', '.join(tasks)} cannot be had: {_first_line(error)}. Without a network, a task's "

@@ -25,7 +25,7 @@ CLOSE = 0.03  # largest error of an output or gradient, relative to the largest 
 
 
 # docs/evidence/performance.md: 1.15 times as fast as FlexAttention with a 1B shape; not measured against version 2
-MISSED = "FlashAttention 2 is used; version 4 may be faster on this GPU: pip install 'unmdpo[fa4]'"
+MISSED = "FlashAttention 2 is used; version 4 may be faster on this GPU: pip install 'flash-attn-4[cu13]'"
 
 
 def can_flash(model: PreTrainedModel, device: torch.device) -> bool:

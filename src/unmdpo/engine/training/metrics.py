@@ -12,7 +12,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from unmdpo.core.errors import UserError
+from unmdpo.core.extras import needed
 from unmdpo.core.files import expand_home
 from unmdpo.core.margins import StrengthMap
 from unmdpo.core.settings import Strict
@@ -90,10 +90,8 @@ def clock(seconds: float) -> str:
 
 class TensorBoard:
     def __init__(self, folder: Path) -> None:
-        try:
+        with needed("logging to TensorBoard", "tensorboard"):
             from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - an extra
-        except ImportError as error:
-            raise UserError("logging to TensorBoard needs its package: pip install 'unmdpo[tensorboard]'") from error
         self._writer = SummaryWriter(str(folder))
 
     def log(self, update: int, metrics: Metrics) -> None:
@@ -108,10 +106,8 @@ class WeightsAndBiases:
     """API key and offline mode come from W&B's own environment variables."""
 
     def __init__(self, name: str, project: str, folder: Path | None = None) -> None:
-        try:
+        with needed("logging to W&B", "wandb"):
             import wandb  # noqa: PLC0415 - an extra
-        except ImportError as error:
-            raise UserError("logging to W&B needs its package: pip install 'unmdpo[wandb]'") from error
         self._run = wandb.init(project=project, name=name, dir=folder, reinit="create_new")
 
     def log(self, update: int, metrics: Metrics) -> None:
