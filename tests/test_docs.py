@@ -1,5 +1,8 @@
 """The documentation's examples run one after another, as a reader would type them."""
 
+import doctest
+import importlib
+import json
 import os
 import re
 import subprocess
@@ -31,6 +34,35 @@ def test_the_pieces_work_as_documented(tmp_path, monkeypatch, capsys):
     assert shared["outcome"].prompts == 20
     assert shared["run"].finished
     assert shared["policy"].is_dir()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "data.comparison",
+        "data.load",
+        "objectives.pairs",
+        "objectives.table",
+        "scale.data",
+        "scale.pooled",
+        "stats.evaluation",
+    ],
+)
+def test_examples_in_docstrings_are_right(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [
+        {
+            "prompt": "Why is the sky blue?",
+            "chosen": "Because of Rayleigh scattering.",
+            "rejected": "No.",
+            "strength": 2,
+        },
+        {"prompt": "Why?", "chosen": "Because.", "rejected": "Yes.", "strength": 1},
+    ]
+    Path("pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    found = doctest.testmod(importlib.import_module(f"unmdpo.{name}"))
+    assert found.attempted > 0
+    assert not found.failed
 
 
 @pytest.mark.filterwarnings("ignore")  # TRL and its dependencies warn about themselves

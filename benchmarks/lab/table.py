@@ -113,8 +113,6 @@ _WORTH = (
 _WAYS = {
     "pooled": ("pooled head (the paper's)", "estimator: pooled"),
     "cross": ("a head for each fold", "estimator: cross-fitted, fit: wr"),
-    "penalty": ("pooled, penalty chosen", "estimator: shrunken, settings: {factors: [0, 1]}"),
-    "factor": ("pooled, times its reliability", "estimator: shrunken, settings: {penalties: [0.01]}"),
     "sketch": ("ridge on the sketch", "estimator: ridge, settings: {features: sketch}"),
     "ridge": ("ridge on the embedding", "estimator: ridge"),
     "auto": ("auto", "estimator: auto"),

@@ -47,7 +47,6 @@ def test_rows_come_back_from_memory_and_from_a_file(tmp_path_factory, rows):
     for table in (held, kept):
         assert list(table) == rows
         assert [table[i] for i in range(len(rows))] == rows
-        assert table == rows
         assert table[1:3] == rows[1:3]
         assert list(table.prompt_hashes()) == [row.prompt_hash for row in rows]
         assert table.numbers("strength").tolist() == [row.strength for row in rows]
@@ -72,7 +71,7 @@ def test_small_batches_and_groups_change_nothing(tmp_path, monkeypatch):
     write_parquet(tmp_path / "groups.parquet", data())
     several = ComparisonTable.read(tmp_path / "groups.parquet")
     assert len(several.chunks.groups) > 3
-    assert several == data()
+    assert list(several) == data()
     assert [several[i].chosen for i in (49, 0, 25)] == ["a49", "a0", "a25"]
 
 
@@ -102,7 +101,7 @@ def test_a_spool_gives_what_memory_gives(tmp_path, write):
     path = write(rows)
     held = load_comparisons(path)
     spooled = load(DataRef(path), Reading(), spool=tmp_path / "spool.arrow")
-    assert spooled.rows == held.rows
+    assert list(spooled.rows) == list(held.rows)
     assert {row.strength for row in held} == {1, 2, 3}
 
 

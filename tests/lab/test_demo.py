@@ -61,7 +61,7 @@ def test_the_gold_judge_reads_prompts_from_their_text():
 
 
 def test_exports_load(tmp_path):
-    for shape in ("helpsteer3", "helpsteer2", "preference"):
+    for shape in ("helpsteer3", "preference"):
         path = tmp_path / f"{shape}.jsonl"
         arguments = ["lab", "export", str(path), "--shape", shape, "--prompts", "30"]
         assert CliRunner().invoke(app, arguments).exit_code == 0

@@ -21,12 +21,11 @@ from unmdpo.cli import app
 from unmdpo.core.errors import UserError
 from unmdpo.execute import execute
 from unmdpo.recipe import Recipe
-from unmdpo.report import charts, write_comparison, write_report
+from unmdpo.report import charts, write_report
 from unmdpo.report.charts import Interval, forest
 from unmdpo.report.collect import Facts, StageTime, _means, collect
 from unmdpo.report.curves import Curves
 from unmdpo.report.page import amount, examples, key_facts, render
-from unmdpo.report.several import differing
 from unmdpo.results.run import open_run
 from unmdpo.store.store import Store
 
@@ -406,54 +405,6 @@ def test_curves_zoom_smooth_hide_and_are_saved(run, browser, tmp_path):
     assert len(lines) == 1 + updates
     assert float(lines[1].split(",")[place]) == losses["dpo"][0][1]
     assert problems == []
-
-
-def test_a_page_about_several_runs(run, tmp_path, browser):
-    described = run.recipe.model_dump()
-    described |= {
-        "name": "hotter",
-        "policies": {"dpo": {"objective": "dpo", "training": {"learning_rate": 3e-3}}},
-        "scales": {},
-    }
-    described["evaluation"] = None
-    described["pilots"] = {}
-    other = execute(open_run(Recipe.model_validate(described), run.store))
-    path = write_comparison([run, other], tmp_path / "both.html")
-    tags = Tags(path.read_text("utf-8"))
-    for row in run.table():
-        assert f"{row['win_rate']:.2f} [{row['win_rate_low']:.2f}, {row['win_rate_high']:.2f}]" in tags.text
-    assert "policies.dpo.training.learning_rate" in tags.text
-    assert "0.003" in tags.text
-    assert "hotter dpo" in tags.text
-    for tag, attributes in tags.found:
-        assert all(attributes.get(name, "#").startswith("#") for name in ("src", "href")), (tag, attributes)
-    page = browser.new_page(viewport={"width": 390, "height": 844})
-    problems = []
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.goto(path.as_uri())
-    expect(page.locator('[data-curve="loss"] canvas')).to_be_visible()
-    assert page.evaluate("charts[0].chart.data.length") == 1 + len(run.recipe.trained) + 1
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    assert problems == []
-
-
-def test_runs_of_one_recipe_are_distinguished(run, tmp_path):
-    """By their folders, or by a number, if they are the same run of two stores."""
-    shutil.copytree(run.store.root, tmp_path / "copied")
-    other = open_run(run.recipe, Store(tmp_path / "copied"))
-    text = Tags(write_comparison([run, other], tmp_path / "same.html").read_text("utf-8")).text
-    assert "2 runs" in text
-    assert f"{run.folder.name} (1)" in text
-    assert f"{run.folder.name} (2)" in text
-    with pytest.raises(UserError, match="named twice"):
-        write_comparison([run, run], tmp_path / "one.html")
-
-
-def test_settings_differ_also_at_their_end():
-    long = "x" * 200
-    (values,) = differing({"a": {"t": {"v": long + "1"}}, "b": {"t": {"v": long + "2"}}}).values()
-    assert len(values) == 2
-    assert differing({"a": {"t": long}, "b": {"t": long}}) == {}
 
 
 @pytest.mark.parametrize("width", [390, 1280])

@@ -155,7 +155,7 @@ def test_from_python(done):
 def test_a_model_trained_elsewhere_stands_in_the_table(done, folder, store, tmp_path):
     theirs = export_policy(done, "dpo", tmp_path / "theirs")
     given = done.recipe.model_dump(mode="json")
-    given["policies"] |= {"theirs": {"path": str(theirs)}}
+    given["evaluation"]["answers"] = {"theirs": {"path": str(theirs)}}
     run = unmdpo.run(given, store=store.root)
     ours, others = (run.generations(name, "one") for name in ("dpo", "theirs"))
     assert [row["text"] for row in ours] == [row["text"] for row in others]
@@ -164,7 +164,7 @@ def test_a_model_trained_elsewhere_stands_in_the_table(done, folder, store, tmp_
     assert (row["win_rate"], row["length_ratio"]) == (50.0, 1.0)
     assert not [finding for finding in verify(run) if finding.problem]
     assert "policy[theirs]" not in run.stages
-    given["policies"]["theirs"] = {"path": "./nowhere"}
+    given["evaluation"]["answers"]["theirs"] = {"path": "./nowhere"}
     with pytest.raises(UserError, match=r"evaluation\.answers\.theirs\.path: there is no file or folder"):
         unmdpo.run(given, store=store.root)
 

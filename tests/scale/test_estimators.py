@@ -92,7 +92,7 @@ def test_bounds(learned, name):
         assert q.max() <= 2 + 1e-6
 
 
-@pytest.mark.parametrize("name", ["constant", "pooled", "cross-fitted", "joint", "shrunken", "ridge", "auto"])
+@pytest.mark.parametrize("name", ["constant", "pooled", "cross-fitted", "joint", "ridge", "auto"])
 def test_geometric_mean_is_one_over_units(learned, name):
     estimators, _, _ = learned
     assert estimators[name].q_.double().log().mean().item() == pytest.approx(0, abs=1e-6)

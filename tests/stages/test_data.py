@@ -88,7 +88,7 @@ def test_bad_rows_are_counted_listed_and_reported(place):
         "train.parquet",
     ]
     assert count_rows(run).counts[f"bad ({artifact.path / 'bad-rows.jsonl'})"] == 2
-    strict = {"path": str(place / "few-bad.jsonl"), "strict": True}
+    strict = {"path": str(place / "few-bad.jsonl"), "max_bad_rows": 0}
     with pytest.raises(UserError, match="2 of 200 rows are bad") as caught:
         run_of(place, "strict", **strict)
     listing = str(caught.value).split("all of them are in ")[1].split("\n")[0]
@@ -111,7 +111,7 @@ def test_no_bad_rows_leave_no_file(place):
         ({"mix": {"a": {"path": "x", "weight": 0}}}, "greater than 0"),
         ({"path": "x", "source": "helpsteer"}, None),
         ({"mix": {"a": {"path": "x"}, "b": {"path": "y", "weight": 0.5}}}, None),
-        ({"path": "x", "strict": True}, None),
+        ({"path": "x", "max_bad_rows": 0}, None),
     ],
 )
 def test_recipes_about_data(tmp_path, data, says):

@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,38 +14,26 @@ PAPER = LengthProblem(
 )
 
 
-def test_asymmetric_example_has_whole_token_counts():
-    # n₀ = 8: prompt one has 8(1 ∓ …) = 6 or 12 tokens, prompt two 7 or 10.
-    assert PAPER.token_counts(8).tolist() == [[6, 12], [7, 10]]
-    assert np.asarray(PAPER.probabilities) @ PAPER.token_counts(8).T == pytest.approx([8, 8])
-
-
-def test_sequence_level_spreads_and_normalized_does_not():
+def test_sequence_level_scales_spread():
     pair = PAPER.solve()
     assert pair.first > 1 > pair.second
     assert pair.first * pair.second == pytest.approx(1)
     assert 1 < pair.ratio < 2  # δ₁/δ₂ = 2 bounds the ratio
-    assert PAPER.solve(normalized=True) == (1.0, 1.0, True)
 
 
 @pytest.mark.parametrize(("spreads", "ratio"), [((0.5, 0.25), 2), ((0.9, 0.1), 4), ((0.6, 0.2), 3)])
 def test_without_penalty_the_ratio_is_min_of_spread_ratio_and_four(spreads, ratio):
     problem = LengthProblem(2.0, spreads, PAPER.values, PAPER.probabilities, penalty=0.0)
     assert problem.solve().ratio == pytest.approx(ratio)
-    assert problem.solve(normalized=True).unique is False
 
 
-def softplus(x):
-    return math.log1p(math.exp(x))
-
-
-def test_objective_by_hand():
-    # s = log 2, c = 1, δ = (1/2, 1/4): residuals over scales are (−1/8, 1/4) and (−1/4, 1/2).
-    first = 2 / 3 * softplus(1 / 8) + 1 / 3 * softplus(-1 / 4)
-    second = 2 / 3 * softplus(1 / 4) + 1 / 3 * softplus(-1 / 2)
-    by_hand = (first + second) / 2 + 0.01 * math.log(2) ** 2
-    assert PAPER.objective(math.log(2)) == pytest.approx(by_hand)
-    assert PAPER.objective(0.3, normalized=True) == pytest.approx(math.log(2) + 0.01 * 0.09)
+def objective(problem, log_scale):
+    """The expected scale-fitting loss at q₁ = e^s, q₂ = e^{−s}, written out."""
+    total = problem.penalty * log_scale**2
+    for spread, scale in zip(problem.spreads, (math.exp(log_scale), math.exp(-log_scale)), strict=True):
+        for value, share in zip(problem.values, problem.probabilities, strict=True):
+            total += share * math.log1p(math.exp(-problem.margin * spread * value / scale)) / 2
+    return total
 
 
 @given(st.floats(0.1, 5), st.floats(0.05, 0.45), st.floats(1.1, 2.1), st.floats(0.05, 0.95), st.floats(0, 0.2))
@@ -54,13 +41,13 @@ def test_any_two_point_variable(margin, small, ratio, low_share, penalty):
     low, high = -(1 - low_share), low_share  # mean zero
     problem = LengthProblem(margin, (small * ratio, small), (low, high), (low_share, 1 - low_share), penalty=penalty)
     pair = problem.solve()
-    best = minimize_scalar(problem.objective, bounds=(-math.log(2), math.log(2)), method="bounded",
+    best = minimize_scalar(lambda s: objective(problem, s), bounds=(-math.log(2), math.log(2)), method="bounded",
                            options={"xatol": 1e-9})  # fmt: skip
-    assert problem.objective(math.log(pair.first)) <= best.fun + 1e-12
+    assert objective(problem, math.log(pair.first)) <= best.fun + 1e-12
     assert pair.first > 1
     assert pair.ratio <= ratio * (1 + 1e-9)
     step = 1e-6
-    numeric = (problem.objective(0.1 + step) - problem.objective(0.1 - step)) / (2 * step)
+    numeric = (objective(problem, 0.1 + step) - objective(problem, 0.1 - step)) / (2 * step)
     assert problem.slope(0.1) == pytest.approx(numeric, abs=1e-7)
 
 

@@ -10,10 +10,7 @@ from unmdpo.scale import ESTIMATORS, FrozenScale, Rows, Units
 LEARNED = [name for name, estimator in ESTIMATORS.items() if estimator.files is None]
 FROZEN = [name for name in LEARNED if not ESTIMATORS[name].joint]
 BESIDE = [name for name in LEARNED if name not in FROZEN]
-QUICK = {
-    "entropy": {"epochs": 30, "learning_rate": 1e-2},
-    "shrunken": {"updates": 50, "penalties": [0.01, 0.1], "factors": [0.0, 0.5, 1.0]},
-}
+QUICK = {"entropy": {"epochs": 30, "learning_rate": 1e-2}}
 
 
 def small_world(prompts=120, seed=0, rows_per_prompt=2, dimension=12):

@@ -1,6 +1,5 @@
 """`unmdpo audit`: what preference data can and cannot tell, before training on it."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +21,6 @@ Source = Annotated[str, typer.Option(help="The source's name; auto recognizes it
 Revision = Annotated[str | None, typer.Option(help="Hub revision.")]
 Config = Annotated[str | None, typer.Option(help="Hub configuration, or a subfolder.")]
 MaxBadRows = Annotated[str, typer.Option(help="Unreadable rows to skip: a number, or a share such as 1%.")]
-StrictRows = Annotated[bool, typer.Option("--strict", help="Skip no unreadable row.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Also write the result to this file.")]
 
 
@@ -41,7 +39,6 @@ def support(
     pairs: Annotated[str, typer.Option(help="For scored responses: all or neighbours.")] = "all",
     min_gap: Annotated[float, typer.Option(min=0, help="For scored responses: smaller gaps are ties.")] = 0.0,
     max_bad_rows: MaxBadRows = "1%",
-    strict: StrictRows = False,
     json_file: Json = None,
 ) -> None:
     """Could this data's margins identify any prompt's scale? Counts pairs, cycles and contrasts."""
@@ -58,9 +55,7 @@ def support(
         pairing=resolve(PairRule, {"pairs": pairs, "min_gap": min_gap}, "pairing"),
     )
     ref = DataRef.named(data, split, revision, config)
-    loaded = load_comparisons(
-        ref, source=source, settings=settings, max_bad_rows=limit_of(max_bad_rows, strict=strict)
-    )
+    loaded = load_comparisons(ref, source=source, settings=settings, max_bad_rows=limit_of(max_bad_rows))
     result = audit_support(loaded, strength_map=StrengthMap(_numbers("--strength-map", strength_map)), tau=tau)
     _print_support(result)
     _write(json_file, result)
@@ -73,7 +68,6 @@ def strength(
     revision: Revision = None,
     config: Config = None,
     max_bad_rows: MaxBadRows = "1%",
-    strict: StrictRows = False,
     json_file: Json = None,
 ) -> None:
     """Does a stronger preference predict that a held-out annotator agrees? Uses all splits together."""
@@ -82,9 +76,7 @@ def strength(
     from unmdpo.data.bad import limit_of
 
     check_target(json_file)
-    result = audit_strength(
-        DataRef(data, None, revision, config), source=source, max_bad_rows=limit_of(max_bad_rows, strict=strict)
-    )
+    result = audit_strength(DataRef(data, None, revision, config), source=source, max_bad_rows=limit_of(max_bad_rows))
     _print_strength(result)
     _write(json_file, result)
 
@@ -101,13 +93,9 @@ def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:
 def _write(path: Path | None, result: "SupportAudit | StrengthAudit") -> None:
     if path is None:
         return
-    from unmdpo.core.files import write_text
+    from unmdpo.core.files import write_json
 
-    text = json.dumps(result.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    try:
-        write_text(path, text)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror}") from error
+    write_json(path, result.to_dict())
     say(f"written to {path}")
 
 

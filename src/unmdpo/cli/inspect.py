@@ -250,21 +250,14 @@ def report(
     overrides: Overrides = None,
     store: StoreOption = HERE,
     out: Annotated[Path | None, typer.Option(help="File to write; default: in the run's folder.")] = None,
-    beside: Annotated[
-        list[str] | None, typer.Option("--with", help="Another run or recipe, for a page about both; repeatable.")
-    ] = None,
 ) -> None:
-    """Write one HTML page about the finished stages of a run, or of several."""
+    """Write one HTML page about the finished stages of a run."""
     check_target(out, ".html")
     run = open_named(recipe, overrides, store)
     from unmdpo.lab.demo import truth_of
-    from unmdpo.report import write_comparison, write_report
+    from unmdpo.report import write_report
 
-    if beside:
-        others = [open_named(other, None, store) for other in beside]
-        path = write_comparison([run, *others], out or run.folder / "comparison.html")
-    else:
-        path = write_report(run, out or run.folder / "report.html", truth_of(run.recipe))
+    path = write_report(run, out or run.folder / "report.html", truth_of(run.recipe))
     if not any(name.startswith("policy[") for name in run.finished):
         say(f"note: no policy of this run is trained{run.others}", err=True)
     say(f"{path}: {path.stat().st_size / 2**20:.1f} MiB")

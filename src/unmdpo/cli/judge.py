@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unmdpo.cli.audit import Config, Data, MaxBadRows, Revision, Source, StrictRows
+from unmdpo.cli.audit import Config, Data, MaxBadRows, Revision, Source
 from unmdpo.cli.look import Columns, Labels, reading_of, rule_of
 from unmdpo.cli.output import cell, check_target, say
 
@@ -42,7 +42,6 @@ def train(
     pairs: Annotated[str, typer.Option(help="For scored responses: all or neighbours.")] = "all",
     most: Annotated[int | None, typer.Option(min=1, help="For scored responses: pairs of one prompt.")] = None,
     max_bad_rows: MaxBadRows = "1%",
-    strict: StrictRows = False,
 ) -> None:
     """Train a reward model on preference pairs, and measure it on prompts it has not seen."""
     from unmdpo.core.errors import Stopped
@@ -66,7 +65,7 @@ def train(
     try:
         judge = train_judge(
             DataRef.named(data, split, revision, config),
-            Reading(source, rules, max_bad_rows=limit_of(max_bad_rows, strict=strict)),
+            Reading(source, rules, max_bad_rows=limit_of(max_bad_rows)),
             base,
             folder,
             RewardSettings(epochs, batch, learning_rate, max_length, lora, seed),
@@ -97,7 +96,6 @@ def score(
     force: Force = False,
     seed: Annotated[int, typer.Option(min=0, help="For the order in which a judge of pairs sees them.")] = 42,
     max_bad_rows: MaxBadRows = "1%",
-    strict: StrictRows = False,
 ) -> None:
     """Score both responses of every comparison, and write them with a margin: strengths for data that has none."""
     from unmdpo.data import DataRef
@@ -109,7 +107,7 @@ def score(
     lines = Lines(interval=10)
     done = score_file(
         DataRef.named(data, split, revision, config),
-        reading_of(source, column, rule_of(label, False), None, max_bad_rows, strict),
+        reading_of(source, column, rule_of(label, False), None, max_bad_rows),
         judge_of(judge),
         out,
         swap=swap,
@@ -142,7 +140,6 @@ def measure(
     out: Annotated[Path | None, typer.Option(help="Also write the numbers into this file, as JSON.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="For the order in which a judge of pairs sees them.")] = 42,
     max_bad_rows: MaxBadRows = "1%",
-    strict: StrictRows = False,
 ) -> None:
     """Measure any judge: accuracy by strength and domain, against length; on RewardBench 2, its own scores."""
     check_target(out, ".json")
@@ -166,7 +163,7 @@ def measure(
     else:
         tested = measure_on_pairs(
             DataRef.named(data, split, revision, config),
-            reading_of(source, column, rule_of(label, False), None, max_bad_rows, strict),
+            reading_of(source, column, rule_of(label, False), None, max_bad_rows),
             judge_of(judge),
             second=None if second is None else judge_of(second),
             limit=limit,

@@ -19,7 +19,6 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="A small wor
 
 class Shape(Enum):
     helpsteer3 = "helpsteer3"
-    helpsteer2 = "helpsteer2"
     preference = "preference"
 
 
@@ -32,7 +31,6 @@ def demo(
     """Run the whole method in a small world with known truth: minutes on a laptop."""
     get_ready(jobs)
     from unmdpo.cli.run import show_checks, show_summary
-    from unmdpo.core.errors import UserError
     from unmdpo.execute import execute
     from unmdpo.execute.board import shown_progress
     from unmdpo.execute.local import default_jobs
@@ -42,11 +40,8 @@ def demo(
     from unmdpo.stages.scales import SCALE_STAGE
     from unmdpo.store.store import Store
 
-    try:
-        recipe = demo_recipe(folder, replace(WORLD, prompts=prompts), overrides or [])
-        (folder / "demo.yaml").write_text(recipe.to_yaml(), "utf-8")
-    except OSError as error:
-        raise UserError(f"{error.filename or folder}: {error.strerror or error}") from error
+    recipe = demo_recipe(folder, replace(WORLD, prompts=prompts), overrides or [])
+    (folder / "demo.yaml").write_text(recipe.to_yaml(), "utf-8")
     run = open_run(recipe, Store(folder / "store"))
     with shown_progress(len(run.stages)) as view:
         execute(run, jobs=jobs or default_jobs(), view=view)
@@ -100,13 +95,9 @@ def export(
     seed: int = 0,
 ) -> None:
     """Write the world's comparisons to a file for any loader or trainer."""
-    from unmdpo.core.errors import UserError
     from unmdpo.lab.shapes import write
     from unmdpo.lab.world import Knobs, World
 
     knobs = Knobs(prompts=prompts, noise=noise, noise_spread=noise_spread, flips=flips, seed=seed)
-    try:
-        rows = write(out, World(knobs).comparisons(), shape.value)
-    except OSError as error:
-        raise UserError(f"{out}: cannot be written: {error.strerror or error}") from error
+    rows = write(out, World(knobs).comparisons(), shape.value)
     say(f"{out}: {rows:,} comparisons")

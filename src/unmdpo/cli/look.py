@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unmdpo.cli.audit import Config, Data, Json, MaxBadRows, Revision, Source, StrictRows
+from unmdpo.cli.audit import Config, Data, Json, MaxBadRows, Revision, Source
 from unmdpo.cli.output import check_target, say
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ def look(
     continuous: Continuous = False,
     against: Against = None,
     max_bad_rows: MaxBadRows = "1%",
-    strict: StrictRows = False,
     html: Annotated[Path | None, typer.Option("--html", help="Also write a page about it.")] = None,
     json_file: Json = None,
 ) -> None:
@@ -65,7 +64,7 @@ def look(
     for path in (html, json_file):
         check_target(path)
     ref = DataRef.named(data, split, revision, config)
-    reading = reading_of(source, column, rule_of(label, continuous), ignore, max_bad_rows, strict)
+    reading = reading_of(source, column, rule_of(label, continuous), ignore, max_bad_rows)
     seen, draft = _drafted(ref, reading, model, template, against or [])
     for subject, text in facts(seen):
         say(fill(f"{subject:<{LABEL}} {text}", WIDTH, subsequent_indent=" " * (LABEL + 1)))
@@ -121,12 +120,7 @@ def init(
 
 
 def reading_of(
-    source: str,
-    columns: list[str] | None,
-    strength: "StrengthRule",
-    ignored: list[str] | None,
-    max_bad_rows: str,
-    strict: bool = False,
+    source: str, columns: list[str] | None, strength: "StrengthRule", ignored: list[str] | None, max_bad_rows: str
 ) -> "Reading":
     from unmdpo.core.errors import UserError, did_you_mean
     from unmdpo.data.bad import limit_of
@@ -143,7 +137,7 @@ def reading_of(
                 f"--column {name}={path}: this source has no field '{name}'; {did_you_mean(name, TARGETS)}"
             )
     mapped = {name: path for name, _, path in named}
-    limit = limit_of(max_bad_rows, strict=strict)
+    limit = limit_of(max_bad_rows)
     return Reading(source, SourceSettings(strength=strength), mapped, limit, ignore=tuple(ignored or ()))
 
 

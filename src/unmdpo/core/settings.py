@@ -73,7 +73,6 @@ PanelSize = Annotated[  # of all those there are
     int | float | Literal["all"], PlainValidator(_panel_size, json_schema_input_type=int | float | Literal["all"])
 ]
 Place = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_sayable)]  # a path, or a name on the Hub
-Choices = Annotated[tuple[Nonnegative, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
 Thresholds = Annotated[tuple[float, ...] | None, BeforeValidator(_as_tuple)]
 Levels = Annotated[  # m(1), …, m(K); None is the paper's m(k) = k
     tuple[Nonnegative, ...] | None, BeforeValidator(_as_tuple), AfterValidator(_nondecreasing)

@@ -40,10 +40,8 @@ BadRowLimit = Annotated[
 ]
 
 
-def limit_of(text: str, *, strict: bool = False) -> int | float:
+def limit_of(text: str) -> int | float:
     """The limit that a command's option says."""
-    if strict:
-        return 0
     try:
         given = text if "%" in text else int(text) if text.isdecimal() else float(text)
         limit: int | float = TypeAdapter(BadRowLimit).validate_python(given)

@@ -31,6 +31,10 @@ class Comparison:
 
     A tie has strength 0 and an arbitrary orientation; it is never trained on (`Comparisons.ties` keeps ties
     separate).
+
+    >>> made = Comparison((Message("user", "Why?"),), "Because.", "No.", 2, Origin("mine", 1), domain="general")
+    >>> str(made.source), made.responses[0][0].content
+    ('mine, row 1', 'Because.')
     """
 
     prompt: Prompt

@@ -75,7 +75,14 @@ def load_comparisons(
     columns: Mapping[str, str] | None = None,
     max_bad_rows: int | float = A_FEW,
 ) -> Comparisons:
-    """All comparisons of one split, with ties separate. Bad rows are skipped, up to a number or a share of them."""
+    """All comparisons of one split, with ties separate. Bad rows are skipped, up to a number or a share of them.
+
+    >>> data = load_comparisons("pairs.jsonl")
+    >>> len(data.rows), len(data.ties), data.source
+    (2, 0, 'preference')
+    >>> data.rows[0].chosen, data.rows[0].strength
+    ('Because of Rayleigh scattering.', 2)
+    """
     ref = DataRef(ref) if isinstance(ref, str) else ref
     return load(ref, Reading(source, settings or SourceSettings(), columns or {}, max_bad_rows))
 

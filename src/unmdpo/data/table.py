@@ -185,11 +185,6 @@ class ComparisonTable(Sequence[Comparison]):
         number = range(len(self))[place]
         return _comparison(self.chunks.row(number if self.kept is None else int(self.kept[number])))
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and len(self) == len(other) and all(map(_same, self, other))
-
-    __hash__ = None  # type: ignore[assignment]
-
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """The kept rows, a few at a time."""
         start = 0
@@ -221,10 +216,6 @@ class ComparisonTable(Sequence[Comparison]):
         """(n,) booleans say which of the rows."""
         numbers = np.arange(len(self)) if self.kept is None else self.kept
         return ComparisonTable(self.chunks, numbers[keep])
-
-
-def _same(a: object, b: object) -> bool:
-    return a == b
 
 
 @lru_cache(maxsize=4_096)

@@ -1,4 +1,4 @@
-"""Writes the world to files shaped like HelpSteer3, HelpSteer2 or TRL data, for any loader or trainer."""
+"""Writes the world to files shaped like HelpSteer3 or TRL data, for any loader or trainer."""
 
 import json
 from collections.abc import Iterable
@@ -22,22 +22,6 @@ def helpsteer3(compared: Compared) -> dict[str, Any]:
     }
 
 
-def helpsteer2(compared: Compared) -> dict[str, Any]:
-    return {
-        "split": "train",
-        "prompt": compared.prompt.text,
-        "response_1": compared.first,
-        "response_2": compared.second,
-        "preference_strength": compared.label,
-        "preference_statement": None,
-        "preference_elaboration": None,
-        "three_most_similar_preferences": [],
-        "all_preferences_unprocessed": [
-            {"strength": vote, "statement": "", "elaboration": ""} for vote in compared.votes
-        ],
-    }
-
-
 def preference(compared: Compared) -> dict[str, Any] | None:
     """TRL's columns, with a strength; a tie has no better response."""
     if compared.label == 0:
@@ -52,7 +36,7 @@ def preference(compared: Compared) -> dict[str, Any] | None:
     }
 
 
-SHAPES = {"helpsteer3": helpsteer3, "helpsteer2": helpsteer2, "preference": preference}
+SHAPES = {"helpsteer3": helpsteer3, "preference": preference}
 
 
 def write(path: Path, compared: Iterable[Compared], shape: str = "helpsteer3") -> int:

@@ -13,6 +13,12 @@ class PairLogps:
     """Valid pairs only, tensors or NumPy arrays of shape (n,); log-probabilities are sums over scored tokens.
 
     Gaps are computed in float32 or wider: bfloat16 sums over hundreds of tokens would lose their digits.
+
+    >>> import numpy as np
+    >>> one = np.ones(2)
+    >>> pairs = PairLogps(-3 * one, -5 * one, 4 * one, 6 * one, one, ref_chosen=-4 * one, ref_rejected=-4 * one)
+    >>> pairs.log_ratio  # (−3 + 4) − (−5 + 4)
+    tensor([2., 2.], dtype=torch.float64)
     """
 
     chosen: Tensor

@@ -113,7 +113,18 @@ class AdaDPOSettings(DPOSettings):
 
 @dataclass(frozen=True)
 class Objective:
-    """A loss with its name, its settings and what it needs."""
+    """A loss with its name, its settings and what it needs.
+
+    >>> import torch
+    >>> from unmdpo.objectives import PairLogps
+    >>> logps = torch.tensor([-3.0, -5.0])
+    >>> pairs = PairLogps(logps, logps - 1, logps, logps, strength=torch.tensor([1, 3]), ref_chosen=logps,
+    ...                   ref_rejected=logps, scale=torch.tensor([1.0, 2.0]))
+    >>> OBJECTIVES["unm-wr"].loss(pairs, beta=1.0, tau=1.0)  # −log σ((A − τm(k))/q), A = 1
+    tensor([0.6931, 1.3133])
+    >>> OBJECTIVES["unm-wr"].resolve({}).tau
+    1.0
+    """
 
     name: str
     summary: str

@@ -101,12 +101,10 @@ class Recipe(Strict):
     @model_validator(mode="before")
     @classmethod
     def _presets(cls, values: Any) -> Any:
-        if not isinstance(values, dict):
-            return values
-        if isinstance(pilots := values.get("pilots"), dict):
+        if isinstance(values, dict) and isinstance(pilots := values.get("pilots"), dict):
             training = values.get("training")
             values = values | {"pilots": PilotsRecipe.expanded(pilots, training if isinstance(training, dict) else {})}
-        return _with_models_apart(values)
+        return values
 
     @model_validator(mode="after")
     def _names_exist(self) -> Self:
@@ -274,21 +272,6 @@ class Recipe(Strict):
                 ("evaluation", "panels"),
                 f"panels ask for {wanted} prompts; the validation split has at most {official.validation_rows}",
             )
-
-
-def _with_models_apart(values: dict[str, Any]) -> dict[str, Any]:
-    """Policies that are only the `path` of a model were trained elsewhere: they answer, and are not trained."""
-    policies, evaluation = values.get("policies"), values.get("evaluation")
-    if not isinstance(policies, dict) or not isinstance(evaluation, dict):
-        return values
-    models = {name: one for name, one in policies.items() if isinstance(one, dict) and "path" in one}
-    if not models:
-        return values
-    answers = evaluation.get("answers") or {}
-    return values | {
-        "policies": {name: one for name, one in policies.items() if name not in models},
-        "evaluation": evaluation | {"answers": {**answers, **models}},
-    }
 
 
 def _check_settings(choice: ObjectiveChoice, key: tuple[str, ...]) -> None:

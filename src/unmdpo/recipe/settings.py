@@ -95,7 +95,6 @@ class RowsRecipe(Strict):
     config: str | None = Field(None, description="configuration of a Hub dataset, or a subfolder")
     split: str = Field("train", description="the split to train on, or all")
     max_bad_rows: BadRowLimit = A_FEW
-    strict: bool = Field(False, description="skip no bad row at all, whatever max_bad_rows says")
     columns: dict[str, str] = Field(
         {}, description="what a column holds → its name, with dots into nested fields, such as chosen: answers.0.text"
     )
@@ -124,10 +123,6 @@ class RowsRecipe(Strict):
     def place(self) -> str:
         """The given path, or the source's own on the Hub."""
         return self.path or (self.official.path if self.official is not None else "")
-
-    @property
-    def allowed_bad_rows(self) -> int | float:
-        return 0 if self.strict else self.max_bad_rows
 
 
 class MixedRows(RowsRecipe):

@@ -7,7 +7,6 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from unmdpo.core.errors import UserError
 from unmdpo.core.files import write_text
 
 
@@ -37,9 +36,6 @@ def assets() -> dict[str, Markup]:
 
 
 def write_page(path: Path, text: str) -> Path:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, text)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror or error}") from error
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, text)
     return path

@@ -103,11 +103,8 @@ class FittedScale:
 
 
 def write_table(table: pa.Table, path: Path) -> None:
-    try:
-        with replacing(path) as aside:
-            pq.write_table(table, aside)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror or error}") from error
+    with replacing(path) as aside:
+        pq.write_table(table, aside)
 
 
 def _by_scale(table: pa.Table) -> pa.Table:

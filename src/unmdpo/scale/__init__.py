@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from unmdpo.scale.entropy import EntropyScale
     from unmdpo.scale.fixed import ConstantScale, ExternalScale
     from unmdpo.scale.joint import EMAScale, JointScale, PolicyTimeScale, SigmoidJointScale
-    from unmdpo.scale.pooled import CrossFittedScale, PooledScale, ShrunkenScale
+    from unmdpo.scale.pooled import CrossFittedScale, PooledScale
     from unmdpo.scale.ridge import RidgeScale
 
 __all__ = [
@@ -30,7 +30,6 @@ __all__ = [
     "RidgeScale",
     "Rows",
     "ScaleEstimator",
-    "ShrunkenScale",
     "SigmoidJointScale",
     "Units",
     "load_scale",
@@ -44,7 +43,7 @@ _HOMES = {
     "entropy": ["EntropyScale"],
     "fixed": ["ConstantScale", "ExternalScale"],
     "joint": ["EMAScale", "JointScale", "PolicyTimeScale", "SigmoidJointScale"],
-    "pooled": ["CrossFittedScale", "PooledScale", "ShrunkenScale"],
+    "pooled": ["CrossFittedScale", "PooledScale"],
     "ridge": ["RidgeScale"],
 }
 __getattr__ = lazily(__name__, _HOMES)

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
-from scipy.stats import combine_pvalues
+from scipy.stats import combine_pvalues, spearmanr
 from torch import Tensor
 
 from unmdpo.scale.base import FrozenScale, fold_count, folds_of, with_enough_folds
@@ -266,7 +266,7 @@ def _halves(make: Maker, units: Units, rows: Rows) -> float | None:
 def _agreement(first: Tensor, second: Tensor) -> float | None:
     """Rank correlation; None if one of them does not vary."""
     varies = all(bool((values != values[0]).any()) for values in (first, second))
-    return rank_correlation(first, second) if varies else None
+    return float(spearmanr(first.numpy(), second.numpy()).statistic) if varies else None
 
 
 def _between_seeds(make: Maker, units: Units, seeds: Sequence[Rows]) -> list[float]:
@@ -275,17 +275,6 @@ def _between_seeds(make: Maker, units: Units, seeds: Sequence[Rows]) -> list[flo
     scales = [make().fit(units, rows).q_.log() for rows in seeds]
     found = (_agreement(a, b) for i, a in enumerate(scales) for b in scales[i + 1 :])
     return [value for value in found if value is not None]
-
-
-def rank_correlation(a: Tensor, b: Tensor) -> float:
-    """Spearman's, with mean ranks for ties; 0 if one of them does not vary."""
-    return correlation(_ranks(a), _ranks(b))
-
-
-def _ranks(values: Tensor) -> Tensor:
-    ordered = values.contiguous().sort().values
-    below, upto = (torch.searchsorted(ordered, values.contiguous(), right=right) for right in (False, True))
-    return (below + upto + 1).double() / 2
 
 
 def verdict(checked: Check) -> str:

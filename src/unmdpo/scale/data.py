@@ -17,7 +17,12 @@ VOTE_CATEGORIES = 6  # −3, −2, −1, 1, 2, 3
 
 @dataclass(frozen=True)
 class Units:
-    """(u,) units on the CPU: raw features, the domain of each (−1: unknown), and its prompt's fold."""
+    """(u,) units on the CPU: raw features, the domain of each (−1: unknown), and its prompt's fold.
+
+    >>> units = Units(torch.zeros(3, 8), folds=torch.tensor([0, 1, 0]))
+    >>> len(units), len(units.select(units.folds == 0))
+    (3, 2)
+    """
 
     features: Tensor  # (u, d)
     domains: Tensor | None = None  # (u,) int64
@@ -52,6 +57,10 @@ class Rows:
     """(n,) comparisons: their unit, the scaled log-ratio difference B̃, the strength, and validity.
 
     Invalid rows (too long or empty) never enter the data term; their units stay in the population.
+
+    >>> rows = Rows(unit=torch.tensor([0, 0, 1]), evidence=torch.tensor([0.5, 2.0, -1.0]), strength=torch.ones(3))
+    >>> len(rows), rows.mask.tolist()
+    (3, [True, True, True])
     """
 
     unit: Tensor  # (n,) int64

@@ -1,9 +1,8 @@
-"""Heads fitted to out-of-fold values: one for all (the paper's), one for each fold, or one that is shrunken."""
+"""Heads fitted to out-of-fold values: one for all (the paper's) or one for each fold."""
 
 import math
 import warnings
 from dataclasses import replace
-from functools import partial
 from typing import ClassVar, Self
 
 import torch
@@ -12,13 +11,12 @@ from torch import Tensor
 from unmdpo.core.errors import UnmdpoWarning
 from unmdpo.scale import maps
 from unmdpo.scale.base import FrozenScale, OneHeadScale, domain_count, fold_count, folds_of
-from unmdpo.scale.check import out_of_fold_log_scales
 from unmdpo.scale.data import Rows, Units
 from unmdpo.scale.diagnostics import diagnose
 from unmdpo.scale.features import Standardizer
-from unmdpo.scale.fitting import Descent, HeadScale, MapName, losses_by, margins, residual_loss, restore_folds
+from unmdpo.scale.fitting import Descent, HeadScale, MapName, margins, residual_loss, restore_folds
 from unmdpo.scale.maps import ScaleHead
-from unmdpo.scale.settings import PooledSettings, ShrunkenSettings
+from unmdpo.scale.settings import PooledSettings
 
 SEED_STEP = 1009
 
@@ -27,6 +25,13 @@ class PooledScale(OneHeadScale, FrozenScale):
     """WR-fit (the paper's main formulation) or AO-fit; centered or not, with any λ_q.
 
     Length-normalized fitting runs the same code on length-normalized evidence.
+
+    >>> units, unit = Units(torch.eye(4)), torch.arange(4).repeat_interleave(50)
+    >>> noisy = torch.linspace(-4, 4, 50)  # of prompts 0 and 1; log-ratios of the others are all 0.5
+    >>> evidence = torch.where(unit < 2, noisy.repeat(4), 0.5)
+    >>> scale = PooledScale().fit(units, Rows(unit, evidence, torch.ones(200)))
+    >>> bool(scale.q_[:2].min() > scale.q_[2:].max()), bool(scale.q_.max() <= 2 * scale.q_.min())
+    (True, True)
     """
 
     name: ClassVar = "pooled"
@@ -130,53 +135,4 @@ class CrossFittedScale(PooledScale):
     def restore(self, tensors: dict[str, Tensor]) -> Self:
         self.q_, self.curve_, self.offset_ = tensors["q"], tensors["curve"].tolist(), tensors["offset"]
         self.heads_ = restore_folds(tensors, self.map)
-        return self
-
-
-class ShrunkenScale(FrozenScale):
-    name: ClassVar = "shrunken"
-    settings: ShrunkenSettings
-
-    penalty_: float
-    factor_: float
-    base_: PooledScale
-
-    def fit(self, units: Units, rows: Rows) -> Self:
-        self.penalty_, self.factor_ = self._chosen(units, rows)
-        self.base_ = self._pooled(self.penalty_).fit(units, rows)
-        self.q_ = self.base_.q_**self.factor_
-        margin = margins(rows, self.settings.tau, self.settings.levels)
-        self.diagnostics_ = diagnose(self.q_, rows, margin, self.base_.scale_.squashed(units))
-        self.diagnostics_ |= {"penalty": self.penalty_, "factor": self.factor_} if self.factor_ else {"constant": 1.0}
-        return self
-
-    @property
-    def curve_(self) -> list[float]:
-        """Loss before each update of the head."""
-        return self.base_.curve_
-
-    def _chosen(self, units: Units, rows: Rows) -> tuple[float, float]:
-        """λ and the factor that lose least on unseen prompts; of equals, the first."""
-        losses, found = losses_by(self.settings)(rows.valid_rows), {}
-        for penalty in self.settings.penalties:
-            log_q = out_of_fold_log_scales(partial(self._pooled, penalty), units, rows)
-            for factor in self.settings.factors:
-                found[penalty, factor] = float(losses(factor * log_q).mean())
-        return min(found, key=found.__getitem__)
-
-    def _pooled(self, penalty: float) -> PooledScale:
-        shared = set(PooledSettings.model_fields) & set(ShrunkenSettings.model_fields)
-        return PooledScale(**{name: getattr(self.settings, name) for name in shared}, penalty=penalty)
-
-    def predict(self, units: Units) -> Tensor:
-        return self.base_.predict(units) ** self.factor_
-
-    def tensors(self) -> dict[str, Tensor]:
-        chosen = torch.tensor([self.penalty_, self.factor_], dtype=torch.float64)
-        return {"q": self.q_, "chosen": chosen} | {f"base.{name}": v for name, v in self.base_.tensors().items()}
-
-    def restore(self, tensors: dict[str, Tensor]) -> Self:
-        self.q_, (self.penalty_, self.factor_) = tensors["q"], tensors["chosen"].tolist()
-        base = {name.removeprefix("base."): value for name, value in tensors.items() if name.startswith("base.")}
-        self.base_ = self._pooled(self.penalty_).restore(base)
         return self

@@ -6,7 +6,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from unmdpo.core.margins import Placement
-from unmdpo.core.settings import SEED, Choices, Count, Levels, Nonnegative, Positive, Seed, Strict
+from unmdpo.core.settings import SEED, Count, Levels, Nonnegative, Positive, Seed, Strict
 
 ENTROPY_SEED = 260827
 BOUND = math.log(2) / 2  # b of the paper's centered map
@@ -60,17 +60,6 @@ class PooledSettings(ResidualSettings, MapSettings):
 
 class CrossFittedSettings(PooledSettings):
     placement: Placement = "ao"
-
-
-class ShrunkenSettings(ResidualSettings, MapSettings):
-    """A head as `pooled` has it, shrunken as held-out loss asks."""
-
-    unit: Literal["prompt"] = "prompt"
-    updates: int = Field(150, ge=0)
-    penalties: Choices = Field((0.01, 0.1, 1.0), description="λ_q, the weight of (log q)², to choose from")
-    factors: Choices = Field(
-        (0.0, 0.25, 0.5, 0.75, 1.0), description="what log q is multiplied by, to choose from; 0: q ≡ 1"
-    )
 
 
 class LinearSettings(MarginSettings, MapSettings):

@@ -16,7 +16,6 @@ from unmdpo.scale.settings import (
     JointSettings,
     PooledSettings,
     RidgeSettings,
-    ShrunkenSettings,
     SigmoidJointSettings,
 )
 
@@ -60,9 +59,6 @@ _ROWS = (
     Estimator(
         "cross-fitted", "a head for each fold, fitted outside it", _code("pooled:CrossFittedScale"),
         CrossFittedSettings,
-    ),
-    Estimator(
-        "shrunken", "one head, shrunken as unseen prompts ask", _code("pooled:ShrunkenScale"), ShrunkenSettings,
     ),
     Estimator(
         "ridge", "linear in prompt features, shrunken as unseen prompts ask", _code("ridge:RidgeScale"), RidgeSettings,

@@ -113,7 +113,13 @@ def compare(candidate: Judged, baseline: Judged, resamples: Resamples) -> Outcom
     """The candidate against the baseline on the same prompts, seed by seed and sample by sample.
 
     Samples of a prompt are averaged first. So what is resampled is a prompt with all its samples, whose chance is in
-    the interval."""
+    the interval.
+
+    >>> ours, theirs = (Judged(np.array(scores), np.full(4, 80.0)) for scores in ([3.0, 1, 2, 5], [1.0, 1, 3, 2]))
+    >>> found = compare(ours, theirs, Resamples.draw(prompts=4, seed=0))
+    >>> found.wins, found.ties, found.losses, found.win_rate.value
+    (2, 1, 1, 62.5)
+    """
     games, points = game_points(candidate, baseline), points_of(candidate, baseline)
     difference = (candidate.scores - baseline.scores).mean(axis=-1)  # (s, n)
     ours, theirs = (np.broadcast_to(side.characters.mean(axis=-1), points.shape) for side in (candidate, baseline))

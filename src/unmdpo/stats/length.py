@@ -20,7 +20,6 @@ Floats = NDArray[np.float64]
 class ScalePair(NamedTuple):
     first: float  # q₁, the prompt with the more variable lengths
     second: float
-    unique: bool  # False: the objective is flat, so any feasible pair is as good
 
     @property
     def ratio(self) -> float:
@@ -50,29 +49,17 @@ class LengthProblem:
         if self.margin <= 0 or self.penalty < 0 or self.bound <= 1:
             raise ValueError("the margin must be positive, the penalty nonnegative, and the bound above one")
 
-    def token_counts(self, mean_length: float) -> Floats:
-        """(2, |V|) response lengths n₀(1 + δ_j·V) at both prompts."""
-        return mean_length * (1 + np.outer(self.spreads, self.values))
-
-    def objective(self, log_scale: float, *, normalized: bool = False) -> float:
-        """The expected scale-fitting loss at q₁ = e^s, q₂ = e^{−s}."""
-        scaled = self._scaled_residuals(log_scale) * (not normalized)
-        data = np.logaddexp(0, -scaled) @ np.asarray(self.probabilities)  # (2,)
-        return float(data.mean() + self.penalty * log_scale**2)
-
     def slope(self, log_scale: float) -> float:
         """d/ds of the sequence-level objective, from ∂ζ(−d/q)/∂log q = (d/q)·σ(−d/q)."""
         scaled = self._scaled_residuals(log_scale)
         first, second = (scaled * expit(-scaled)) @ np.asarray(self.probabilities)
         return float((first - second) / 2 + 2 * self.penalty * log_scale)
 
-    def solve(self, *, normalized: bool = False) -> ScalePair:
+    def solve(self) -> ScalePair:
         """The constrained minimizer; the sequence-level objective is strictly convex in s."""
-        if normalized:
-            return ScalePair(1.0, 1.0, unique=self.penalty > 0)
         edge = math.log(self.bound)
         s = edge if self.slope(edge) <= 0 else float(brentq(self.slope, 0.0, edge, xtol=1e-14))
-        return ScalePair(math.exp(s), math.exp(-s), unique=True)
+        return ScalePair(math.exp(s), math.exp(-s))
 
     def _scaled_residuals(self, log_scale: float) -> Floats:
         """(2, |V|) residuals c·δ_j·V over q_j."""

@@ -121,7 +121,7 @@ def reference(spec: RowsRecipe) -> DataRef:
 
 def reading(spec: RowsRecipe) -> Reading:
     rules = SourceSettings(strength=spec.strength.read, pairing=spec.pairing)
-    return Reading(spec.source, rules, spec.columns, spec.allowed_bad_rows, ignore=tuple(spec.ignore))
+    return Reading(spec.source, rules, spec.columns, spec.max_bad_rows, ignore=tuple(spec.ignore))
 
 
 def _counts(read: Mapping[str, Comparisons]) -> Notes:
