@@ -15,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.trl_peer import words_tokenizer
 from unmdpo.data.identity import Message
-from unmdpo.engine.inference.generate import GenerationSettings, Generator, without_cudnn_attention
+from unmdpo.engine.inference.generate import GenerationSettings, Generator
 from unmdpo.engine.ranks import local_device
 from unmdpo.engine.shapes import SHAPES
 from unmdpo.engine.text.encode import Encoder
@@ -45,7 +45,6 @@ def main() -> None:
     def ours() -> int:
         return sum(made.tokens for batch in generator.generate(prompts) for made in batch)
 
-    @without_cudnn_attention()
     def loop() -> int:
         written = 0
         for row in words[: given.loop]:
@@ -54,7 +53,6 @@ def main() -> None:
             written += made.shape[1] - ids.shape[1]
         return written
 
-    @without_cudnn_attention()
     def batch() -> int:
         ids = torch.tensor(words, device=device)
         made = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=given.new_tokens)

@@ -30,8 +30,8 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
+from benchmarks.engine import training_log_probs
 from unmdpo.engine.adapters import add_lora
-from unmdpo.engine.bench import _training_log_probs
 from unmdpo.engine.cost import available, checkpoint_activations, estimate, microbatch_tokens, spare_memory
 from unmdpo.engine.pairs.layout import Layout
 from unmdpo.engine.pairs.score import score
@@ -162,7 +162,7 @@ def experts() -> None:
         if compiled:
             compile_layers(scorer)
         known = score(scorer, pairs)[:batch]
-        largest = float((_training_log_probs(trainer) - known).abs().max())
+        largest = float((training_log_probs(trainer) - known).abs().max())
         seconds = timed_updates(trainer, 5, 2)
         line: dict[str, Any] = {"what": "experts", "compiled": compiled and scorer.compilable, "largest": largest}
         line |= {"pairs_per_s": round(5 * batch / sum(seconds), 1), "seconds": seconds, "peak_gib": peak()}

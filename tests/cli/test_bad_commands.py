@@ -123,7 +123,6 @@ COMMANDS = {
     "audit of an unknown kind": (["audit", "support", "{folder}/strange.txt"], "unknown file type"),
     "annotations not there": (["alpaca", "none.json"], "cannot be read"),
     "annotations without preferences": (["alpaca", "{folder}/data.jsonl"], r"data\.jsonl, row 1: 'output_1'"),
-    "unknown shape": (["bench", "--model", "./none"], "could not be loaded"),
     "recipe with Python in it": (["run", "{folder}/python.yaml"], r"python\.yaml"),
     "recipe that is a list": (["run", "{folder}/list.yaml"], "should be a mapping"),
     "recipe not closed": (["run", "{folder}/open.yaml"], r"open\.yaml"),

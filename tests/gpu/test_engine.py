@@ -5,7 +5,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.worlds.engine import SETTINGS, encoded
-from tests.worlds.models import TINY, one_by_one
+from tests.worlds.families import build
+from tests.worlds.models import TINY, one_by_one, pair
 from unmdpo.engine.inference.decode import decode
 from unmdpo.engine.pairs.proof import prove
 from unmdpo.engine.pairs.score import score
@@ -36,6 +37,17 @@ def test_flex_attention_equals_one_by_one():
     with torch.no_grad():
         expected = one_by_one(plain.cpu(), pairs.select(range(6)))
     assert torch.allclose(found, expected, atol=5e-2)  # FlexAttention computes float32 products in TF32
+
+
+def test_masked_rows_of_wide_heads_have_finite_gradients():
+    """Those of cuDNN's attention with heads of 256 were not (Gemma 3)."""
+    wide = {"hidden_size": 256, "head_dim": 256, "num_attention_heads": 4, "num_key_value_heads": 1}
+    model = build("gemma3_text", attention="sdpa", max_position_embeddings=2048, sliding_window=512, **wide)
+    scorer = PairScorer(model.to("cuda", torch.bfloat16))
+    scorer.use("masked")
+    pairs = [pair(900 + 20 * seed, 780 - 20 * seed, 300 + 10 * seed, seed) for seed in range(16)]
+    scorer.train()(scorer.prepare(pairs, 65_536).to(scorer.device)).sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
 
 
 def test_recorded_decoding_equals_plain_generation():

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 import unmdpo
-from unmdpo.cli import audit, bench, exchange, inspect, judge, lab, look, models, pairs, recipes, run, theory
+from unmdpo.cli import audit, exchange, inspect, judge, lab, look, models, pairs, recipes, run, theory
 from unmdpo.cli.output import say
 from unmdpo.core.errors import Stopped, UnmdpoWarning, UserError, disk_problem, printable, stop
 from unmdpo.core.processes import keep_streams, let_threads_sleep
@@ -84,7 +84,7 @@ MENU: dict[str, dict[str, Any]] = {  # as `--help` shows it: group â†’ command â
     "More": {
         "judge": judge.app, "pairs": pairs.pairs, "audit": audit.app, "answers": exchange.answers,
         "alpaca": exchange.alpaca, "arena": exchange.arena, "theory": theory.app, "recipes": recipes.app,
-        "lab": lab.app, "bench": bench.bench,
+        "lab": lab.app,
     },
 }  # fmt: skip
 for _commands in MENU.values():

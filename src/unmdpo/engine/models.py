@@ -29,6 +29,9 @@ from unmdpo.engine.settings import ModelSource
 
 SHOWN = 4  # names in a message
 LARGEST_SIZES = {"num_hidden_layers": 10_000, "hidden_size": 1_000_000, "vocab_size": 100_000_000}
+# cuDNN's attention plans again for each length of a growing cache (generation is five times slower), and its gradients
+# of masked rows with heads of 256 are not finite (Gemma 3; cuDNN 9.19 on an H200)
+torch.backends.cuda.enable_cudnn_sdp(False)
 BUFFERS = re.compile(r"(masked_bias|inv_freq|attn\.bias)$")  # that older files hold, and nobody reads
 
 

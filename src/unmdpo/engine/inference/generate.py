@@ -118,11 +118,10 @@ class Generator:
         limit = self._limit(tokens)
         forget_length(self.model)  # of other batches
         pick = self._picker(members, limit)
-        with without_cudnn_attention():
-            if self.can_decode:
-                written = decode(self.model, tokens, mask, limit, self.ends, self._pad, pick)
-            else:
-                written = self._generate_with_transformers(tokens, mask, limit, pick)
+        if self.can_decode:
+            written = decode(self.model, tokens, mask, limit, self.ends, self._pad, pick)
+        else:
+            written = self._generate_with_transformers(tokens, mask, limit, pick)
         return [self._generation(place, row) for place, row in zip(members, written.tolist(), strict=True)]
 
     def _picker(self, members: list[int], limit: int) -> Picker:
@@ -200,14 +199,3 @@ def _plain_generation(model: PreTrainedModel) -> Iterator[None]:
         yield
     finally:
         model.generation_config = own
-
-
-@contextlib.contextmanager
-def without_cudnn_attention() -> Iterator[None]:
-    """cuDNN attention plans again for every length, that is, for every token of a growing cache: five times slower."""
-    cudnn = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
-    torch.backends.cuda.enable_cudnn_sdp(False)
-    try:
-        yield
-    finally:
-        torch.backends.cuda.enable_cudnn_sdp(cudnn)
