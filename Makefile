@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Compiled modules are kept, also where the environment forbids it: every process would compile torch and Transformers again, ten seconds each.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo test soak browser docs dist lint typecheck unit clean
 

@@ -55,7 +55,7 @@ def test_two_ranks_equal_one(folders):
             line.pop("rewards/accuracies", None)  # before the first update, the sign of a rounding error
         for a, b in zip(one, two, strict=True):
             assert a == pytest.approx(b, rel=1e-4, abs=1e-5)
-        for name, atol in (("gradients", 1e-6), ("weights", 1e-5)):
+        for name, atol in (("gradients", 5e-6), ("weights", 1e-5)):
             file = f"{objective}/{name}.safetensors"
             assert same(load_file(alone / file), load_file(together / file), atol), file
 

@@ -45,7 +45,7 @@ class HostAdamW(torch.optim.AdamW):
         assert parameter.grad is not None
         adamw(
             [own(parameter)], [own(parameter.grad)], [here[0]], [here[1]], [], [state["step"]],
-            fused=parameter.device.type == "cuda", amsgrad=False, maximize=False,
+            fused=True, amsgrad=False, maximize=False,
             beta1=group["betas"][0], beta2=group["betas"][1], eps=group["eps"],
             lr=group["lr"], weight_decay=group["weight_decay"],
         )  # fmt: skip
@@ -57,10 +57,9 @@ def make_optimizer(
     parameters: list[nn.Parameter], *, betas: tuple[float, float], eps: float, decay: float, offload: bool
 ) -> torch.optim.AdamW:
     """Creates the optimizer; the learning rate is set before each update."""
-    on_gpu = parameters[0].device.type == "cuda"
     if offload:
         return HostAdamW(parameters, betas=betas, eps=eps, weight_decay=decay)
-    return torch.optim.AdamW(parameters, betas=betas, eps=eps, weight_decay=decay, fused=on_gpu)
+    return torch.optim.AdamW(parameters, betas=betas, eps=eps, weight_decay=decay, fused=True)
 
 
 def moments(optimizer: torch.optim.AdamW, named: dict[str, nn.Parameter]) -> dict[str, Tensor]:
@@ -100,13 +99,10 @@ def restore(
     for name, parameter in named.items():
         if not taken[name]:
             continue
-        on_device = any(group.get("fused") for group in optimizer.param_groups)
-        on_device = on_device or isinstance(optimizer, HostAdamW)
-        device = parameter.device if on_device else torch.device("cpu")
         restored = {key: tensors[f"{name}:{key}"] for key in MOMENTS}
         if isinstance(optimizer, HostAdamW):
             restored = {key: _on_host(own(value)) for key, value in restored.items()}
-        optimizer.state[parameter] = {"step": torch.tensor(float(taken[name]), device=device), **restored}
+        optimizer.state[parameter] = {"step": torch.tensor(float(taken[name]), device=parameter.device), **restored}
 
 
 def _on_host(moment: Tensor) -> Tensor:
