@@ -19,6 +19,7 @@ from unmdpo.core.errors import OutOfMemory, UnmdpoWarning, UserError
 from unmdpo.execute import execute, local
 from unmdpo.execute.gpu_scheduler import Memory
 from unmdpo.execute.progress import Lines, View
+from unmdpo.execute.workers import shares
 from unmdpo.results.run import open_run
 from unmdpo.store.store import Store
 
@@ -250,3 +251,13 @@ def test_a_mistake_is_not_tried_twice(folder, tmp_path):
     with pytest.raises(UserError, match="out of order"):
         execute(run, jobs=2, view=Counting())
     assert said == []
+
+
+def test_stages_share_the_cores_with_those_that_may_run_beside_them(folder, tmp_path):
+    policies = {name: {"objective": name} for name in ("dpo", "ipo")}
+    stages = open_run(recipe(folder, policies=policies, scales={}, evaluation=None), Store(tmp_path / "store")).stages
+    found = shares(stages, 8, 8)
+    assert (found["encoded"], found["reference"]) == (8, 8)  # everything waits for them
+    assert (found["policy[dpo]"], found["policy[ipo]"]) == (4, 4)
+    assert shares(stages, 8, 1) == dict.fromkeys(stages, 8)  # one at a time
+    assert shares(stages, 1, 8) == dict.fromkeys(stages, 1)

@@ -149,7 +149,8 @@ def _show_policies(run: "Run") -> None:
     if run.recipe.evaluation is None:
         say("not judged: nothing here says whether it got better; `evaluation` in a recipe does", err=True)
     others = f" (and {len(names) - 1} more: unmdpo runs)" if len(names) > 1 else ""
-    say(f"policy {policy}: {run.policy(policy)}{others}", err=True)
+    folder = run.artifact(f"policy[{policy}]").path / "model"  # not `run.policy`, which would verify gigabytes first
+    say(f"policy {policy}: {folder}{others}", err=True)
     for what in ("report {run}", "chat {run} {policy}", "export {run} {policy} FOLDER"):
         say(f"next: unmdpo {what.format(run=shlex.quote(str(run.folder)), policy=policy)}", err=True)
 

@@ -13,6 +13,7 @@ def remember_gguf() -> None:
     tokenizers, and names of weights are worked out once for each kind of model, not for every module."""
     try:
         import gguf  # noqa: PLC0415 - an extra
+        from transformers import modeling_gguf_pytorch_utils as reading  # noqa: PLC0415
     except ImportError:
         return  # whoever needs it says so
 
@@ -38,4 +39,5 @@ def remember_gguf() -> None:
         return read(str(path), found.st_size, found.st_mtime_ns)
 
     gguf.GGUFReader = reader  # type: ignore[misc,assignment]
+    reading.tqdm = lambda tensors, **_: tensors  # type: ignore[attr-defined]  # its bar would break into ours
     gguf.get_tensor_name_map = functools.cache(gguf.get_tensor_name_map)

@@ -159,7 +159,7 @@ class _Crew:
             self.workers.end_idle(devices)
         needed = self.has_gpus and not self._need(name).free  # a worker that has used a GPU holds a little of it
         worker = self.workers.worker_for(devices if needed else ())
-        worker.start(name, attempt.tokens(self._need(name)), time.monotonic())
+        worker.start(name, self.workers.threads[name], attempt.tokens(self._need(name)), time.monotonic())
         if name not in self.attempts:
             self.view.started(name)
 

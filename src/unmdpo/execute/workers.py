@@ -13,6 +13,7 @@ import signal
 import time
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -25,10 +26,11 @@ import torch
 
 from unmdpo.core.code import Code, call_with
 from unmdpo.core.errors import OutOfMemory, Stopped, UnmdpoWarning, UserError
-from unmdpo.core.processes import cores, deaf_to_interrupts, end_with_parent, fork_server, main_hidden
+from unmdpo.core.processes import deaf_to_interrupts, end_with_parent, fork_server, main_hidden
 from unmdpo.execute.ranks import run_stage
 from unmdpo.recipe import Recipe
 from unmdpo.stages.pipeline import Pipeline, open_pipeline
+from unmdpo.stages.shared.base import Stage
 from unmdpo.store.store import Store
 
 SHOW = warnings.showwarning  # as it was before any stage
@@ -51,10 +53,10 @@ class Worker:
     stage: str | None = None
     began: float = 0.0
 
-    def start(self, stage: str, microbatch: int | None, began: float) -> None:
+    def start(self, stage: str, threads: int, microbatch: int | None, began: float) -> None:
         self.stage, self.began = stage, began
         with contextlib.suppress(OSError):  # a process that has just died is noticed by whoever watches it
-            self.tasks.send((stage, microbatch))
+            self.tasks.send((stage, threads, microbatch))
 
     def close(self) -> None:
         """Nothing more to do: the process ends."""
@@ -74,7 +76,7 @@ class Workers:
         self.environment: Mapping[str, str] = {}  # more variables for each
         self._described = (run.recipe.model_dump_json(), str(run.store.root))
         at_once = min(jobs, 2 * len(gpus)) if gpus else jobs  # on a GPU, seldom more need their cores
-        self._threads = max(1, cores() // at_once)
+        self.threads = shares(run.stages, torch.get_num_threads(), at_once)
 
     def spawn_from_now_on(self) -> None:
         """Starts further workers from nothing instead of forking them."""
@@ -91,7 +93,7 @@ class Workers:
                 return worker
         theirs, ours = self.context.Pipe(duplex=False)
         names = [self._gpus[place] for place in devices]
-        arguments = (*self._described, self._threads, theirs, self._messages)
+        arguments = (*self._described, theirs, self._messages)
         # before anything is imported there that asks about GPUs
         environment = {**self.environment, "CUDA_VISIBLE_DEVICES": ",".join(names)} if names else {}
         process = self.context.Process(target=call_with, args=(environment, SERVE, arguments), name="unmdpo-worker")
@@ -166,19 +168,38 @@ class StopSignal:
             self._at_work = False
 
 
-def serve(recipe: str, root: str, threads: int, tasks: Connection, messages: Any) -> None:
-    """Runs in the worker: takes its share of the machine, then does stages until it is closed."""
+def shares(stages: Mapping[str, Stage[Any]], cores: int, at_once: int) -> dict[str, int]:
+    """How many threads each stage computes with: all cores, divided by the stages with a model that are likely to run
+    at the same time, which are those at one depth of the graph. The stages alone decide, not what finishes first, so a
+    run that was stopped and continued gives the same bits."""
+    needed, depth = dict[str, set[str]](), dict[str, int]()
+    for name, stage in stages.items():  # inputs come first
+        inputs = {each.name for each in stage.inputs.values()}
+        needed[name] = inputs.union(*(needed[each] for each in inputs))
+        depth[name] = 1 + max((depth[each] for each in inputs), default=0)
+    heavy = [name for name, stage in stages.items() if stage.kind.cost is not None]
+    found = dict[str, int]()
+    for name in stages:
+        beside = Counter(
+            depth[other] for other in heavy if name not in {other, *needed[other]} and other not in needed[name]
+        )
+        found[name] = max(1, cores // min(at_once, 1 + max(beside.values(), default=0)))
+    return found
+
+
+def serve(recipe: str, root: str, tasks: Connection, messages: Any) -> None:
+    """Runs in the worker: does stages, each on its share of the machine, until it is closed."""
     stop = StopSignal()
     end_with_parent()
-    torch.set_num_threads(threads)
     run = open_pipeline(Recipe.model_validate_json(recipe), Store(Path(root)))
     fit = True
     while fit:
         try:
-            name, microbatch = tasks.recv()
+            name, threads, microbatch = tasks.recv()
         except EOFError:  # closed, or the command is gone
             break
         try:
+            torch.set_num_threads(threads)
             with stop.interrupts():
                 fit = _do(run, name, microbatch, messages)
         except (Stopped, KeyboardInterrupt):
