@@ -107,7 +107,7 @@ def recipe(model: str, folder: Path, seed: int, flips: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def one_world(model: str, data: Path, folder: Path, kind: str, spread: str, seed: int, jobs: int) -> dict[str, Any]:
+def one_world(model: str, data: Path, folder: Path, kind: str, spread: str, seed: int) -> dict[str, Any]:
     import unmdpo  # noqa: PLC0415 - `table` needs no torch
 
     began, random = time.time(), np.random.default_rng([KINDS.index(kind), list(SPREADS).index(spread), seed])
@@ -121,7 +121,7 @@ def one_world(model: str, data: Path, folder: Path, kind: str, spread: str, seed
     write_lines(folder / "train.jsonl", (as_row(noised(row, rate[row.prompt_hash], random)) for row in train))
     true = {row.prompt_hash: (row.prompt[-1].content, true_scale(rate[row.prompt_hash])) for row in train}
     write_lines(folder / "true.jsonl", ({"prompt": text, "q": q} for text, q in true.values()))
-    run = unmdpo.run(recipe(model, folder, seed, flips), store=folder / "store", jobs=jobs)
+    run = unmdpo.run(recipe(model, folder, seed, flips), store=folder / "store", jobs=None)
     check, table = run.check("hat"), run.scale("hat").known()
     assert check is not None
     q_hat = dict(zip(table["prompt_hash"].to_pylist(), table["q"].to_pylist(), strict=True))
@@ -155,8 +155,6 @@ def right(model: str, policies: dict[str, Path], clean: Sequence[Comparison]) ->
 
 def run_all(model: str, data: Path, folder: Path, seeds: Sequence[int], minutes: float) -> None:
     """Every world in turn, seed by seed, until the time is up; goes on where it stopped."""
-    from unmdpo.execute.local import default_jobs  # noqa: PLC0415
-
     ends, log = time.time() + 60 * minutes, folder / "noise.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
     done = {(line["kind"], line["spread"], line["seed"]) for line in lines([log])} if log.exists() else set()
@@ -164,7 +162,7 @@ def run_all(model: str, data: Path, folder: Path, seeds: Sequence[int], minutes:
     for world in ((*which, seed) for seed in seeds for which in grid):
         if world in done or time.time() > ends:
             continue
-        found = one_world(model, data.resolve(), (folder / "world").resolve(), *world, default_jobs())
+        found = one_world(model, data.resolve(), (folder / "world").resolve(), *world)
         with log.open("a") as file:
             file.write(json.dumps(found) + "\n")
         shown = {key: value for key, value in found.items() if key not in ("right", "q_hat", "q*")}

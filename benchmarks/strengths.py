@@ -50,12 +50,11 @@ def recipe(model: str, train: Path, epochs: int, policies: dict[str, dict[str, A
 
 def trained(model: str, folder: Path, name: str, rows: Sequence[Comparison], epochs: int, **policies: Any) -> Any:
     import unmdpo  # noqa: PLC0415
-    from unmdpo.execute.local import default_jobs  # noqa: PLC0415
 
     train = folder / f"{name}.jsonl"
     texts = ({"prompt": r.prompt[-1].content, "chosen": r.chosen, "rejected": r.rejected} for r in rows)
     write_lines(train, ({**text, "strength": row.strength} for text, row in zip(texts, rows, strict=True)))
-    return unmdpo.run(recipe(model, train, epochs, policies), store=folder / "store", jobs=default_jobs())
+    return unmdpo.run(recipe(model, train, epochs, policies), store=folder / "store", jobs=None)
 
 
 def compared(model: str, data: Path, folder: Path, which: str) -> None:

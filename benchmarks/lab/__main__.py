@@ -9,13 +9,15 @@ import argparse
 import sys
 from pathlib import Path
 
+import torch
+
 from benchmarks.lab.charts import write_sweep
 from benchmarks.lab.reference import UPDATES, build
 from benchmarks.lab.sweep import sweep
 from benchmarks.lab.table import EXPERIMENTS, experiment
 from unmdpo.core.errors import UserError
-from unmdpo.core.processes import let_threads_sleep
-from unmdpo.execute.local import default_jobs
+from unmdpo.core.processes import cores, let_threads_sleep
+from unmdpo.execute.local import PER_GPU
 
 
 def report(text: str) -> None:
@@ -55,7 +57,7 @@ def main() -> None:
         build(given.out, given.updates, report)
     else:
         try:
-            run(given.what, given.seeds, given.folder, given.jobs or default_jobs())
+            run(given.what, given.seeds, given.folder, given.jobs or PER_GPU * torch.cuda.device_count() or cores())
         except UserError as error:
             parser.error(str(error))
 

@@ -22,16 +22,17 @@ def run(
     *overrides: str,
     store: str | Path | None = None,
     until: str | None = None,
-    jobs: int = 1,
+    jobs: int | None = 1,
     force: Sequence[str] = (),
     progress: "bool | Callable[[dict[str, Any]], object]" = False,
 ) -> "Run":
     """Runs a recipe (a packaged name, a YAML file, a dictionary, or one that is loaded) and returns the finished run.
 
-    `jobs` stages run at once, each in its own process if there are several; `force` names stages to run again;
-    with `progress`, bars are drawn on a terminal and in a notebook, and lines are printed elsewhere; or it is a
-    function to be called with every event, as `unmdpo run --json` prints them. The store is UNMDPO_STORE, or
-    `unmdpo-store` here, unless it is named. Ctrl-C is a KeyboardInterrupt: the same call goes on where it stopped.
+    `jobs` stages run at once, each in its own process if there are several, and as many as the machine has room for if
+    it is None; `force` names stages to run again; with `progress`, bars are drawn on a terminal and in a notebook, and
+    lines are printed elsewhere; or it is a function to be called with every event, as `unmdpo run --json` prints them.
+    The store is UNMDPO_STORE, or `unmdpo-store` here, unless it is named. Ctrl-C is a KeyboardInterrupt: the same call
+    goes on where it stopped.
     """
     from unmdpo.core.errors import Stopped  # noqa: PLC0415
     from unmdpo.execute import execute  # noqa: PLC0415
@@ -65,7 +66,7 @@ def train(
     scale: str | None = None,
     tokenizer: "PreTrainedTokenizerBase | str | Path | None" = None,
     store: str | Path | None = None,
-    jobs: int = 1,
+    jobs: int | None = 1,
     progress: "bool | Callable[[dict[str, Any]], object]" = True,
     **settings: Any,
 ) -> "Policy":

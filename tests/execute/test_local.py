@@ -261,3 +261,13 @@ def test_stages_share_the_cores_with_those_that_may_run_beside_them(folder, tmp_
     assert (found["policy[dpo]"], found["policy[ipo]"]) == (4, 4)
     assert shares(stages, 8, 1) == dict.fromkeys(stages, 8)  # one at a time
     assert shares(stages, 1, 8) == dict.fromkeys(stages, 1)
+
+
+@pytest.mark.parametrize(("gigabytes", "jobs"), [(64, 8), (8, 4), (1, 1)])  # each process needs at least 1.6
+def test_without_gpus_only_as_many_stages_run_at_once_as_fit_into_memory(
+    folder, tmp_path, monkeypatch, gigabytes, jobs
+):
+    run = open_run(recipe(folder), Store(tmp_path / "store"))
+    monkeypatch.setattr(local, "cores", lambda: 8)
+    monkeypatch.setattr(local, "available", lambda device: gigabytes * 1e9)
+    assert local.default_jobs(run) == jobs

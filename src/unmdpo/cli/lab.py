@@ -33,7 +33,6 @@ def demo(
     from unmdpo.cli.run import show_checks, show_summary
     from unmdpo.execute import execute
     from unmdpo.execute.board import shown_progress
-    from unmdpo.execute.local import default_jobs
     from unmdpo.lab.demo import WORLD, check_scale, demo_recipe, truth_of
     from unmdpo.report import write_report
     from unmdpo.results.run import open_run
@@ -44,7 +43,7 @@ def demo(
     (folder / "demo.yaml").write_text(recipe.to_yaml(), "utf-8")
     run = open_run(recipe, Store(folder / "store"))
     with shown_progress(len(run.stages)) as view:
-        execute(run, jobs=jobs or default_jobs(), view=view)
+        execute(run, jobs=jobs, view=view)
     if run.summarized:
         show_summary(run)
     show_checks(run, full=False)

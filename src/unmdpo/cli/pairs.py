@@ -60,7 +60,6 @@ def pairs(
     from unmdpo.core.files import write_text
     from unmdpo.execute import execute
     from unmdpo.execute.board import shown_progress
-    from unmdpo.execute.local import default_jobs, most_ranks
     from unmdpo.results.run import open_run
     from unmdpo.stages.rounds import PAIRED_STAGE
     from unmdpo.stages.shared.files import COMPARISONS
@@ -69,7 +68,7 @@ def pairs(
     run = open_run(whole, Store(store))
     stage = next(name for name in run.stages if name.startswith(f"{PAIRED_STAGE.name}[{NEXT}"))  # the first seed
     with shown_progress(len(run.wanted(stage))) as view:
-        execute(run, until=stage, jobs=default_jobs(most_ranks(whole)) if jobs is None else jobs, view=view)
+        execute(run, until=stage, jobs=jobs, view=view)
     made = run.artifact(stage)
     rows = [json.dumps(row.to_row() | {"margin": row.strength}, ensure_ascii=False) for row in COMPARISONS.load(made)]
     write_text(out, "".join(f"{row}\n" for row in rows))

@@ -85,7 +85,6 @@ def run(
         get_ready(jobs)
     from unmdpo.execute import execute
     from unmdpo.execute.board import Output, shown_progress
-    from unmdpo.execute.local import default_jobs, most_ranks
     from unmdpo.execute.row_counts import count_rows
     from unmdpo.results.run import open_run
     from unmdpo.store.store import Store
@@ -93,15 +92,7 @@ def run(
     run = open_run(described, Store(store))
     output = Output.json if as_json else Output.quiet if quiet else Output.usual
     with shown_progress(len(run.wanted(until, only)), output) as view:
-        execute(
-            run,
-            until=until,
-            only=only,
-            force=force or [],
-            jobs=default_jobs(most_ranks(run.recipe)) if jobs is None else jobs,
-            executor=executor.value,
-            view=view,
-        )
+        execute(run, until=until, only=only, force=force or [], jobs=jobs, executor=executor.value, view=view)
     if int(os.environ.get("RANK", "0")) > 0:
         return  # the first rank speaks for all
     if as_json:

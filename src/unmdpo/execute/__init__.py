@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Literal, TypeVar
 
 from unmdpo.engine.ranks import Ranks
-from unmdpo.execute.local import one_by_one, side_by_side
+from unmdpo.execute.local import default_jobs, one_by_one, side_by_side
 from unmdpo.execute.preflight import look_ahead
 from unmdpo.execute.progress import View, expected_seconds
 from unmdpo.execute.ranks import all_together, inside_torchrun, join_torchrun
@@ -20,14 +20,14 @@ def execute(
     until: str | None = None,
     only: str | None = None,
     force: Sequence[str] = (),
-    jobs: int = 1,
+    jobs: int | None = 1,
     executor: Literal["local", "ray"] = "local",
     view: View | None = None,
 ) -> P:
     """Runs the stages that are not finished yet; finished ones are redone only with `force`.
 
-    With one job, stages run in this process; with several, in separate processes; with Ray, wherever Ray puts them;
-    inside a `torchrun` job, on its ranks.
+    With one job, stages run in this process; with several, in separate processes, and without a number, as many as the
+    machine has room for; with Ray, wherever Ray puts them; inside a `torchrun` job, on its ranks.
     """
     view, ranks = view or View(), join_torchrun(run) if inside_torchrun() else Ranks()
     wanted = run.wanted(until, only)
@@ -55,8 +55,7 @@ def execute(
         all_together(run, missing, view)
     elif executor == "ray":
         work_on_ray(run, missing, view)
-    elif jobs > 1:
-        side_by_side(run, missing, jobs, view)
-    else:
-        one_by_one(run, missing, view)
+    elif missing:
+        jobs = jobs or default_jobs(run)
+        side_by_side(run, missing, jobs, view) if jobs > 1 else one_by_one(run, missing, view)
     return run

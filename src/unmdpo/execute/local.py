@@ -10,28 +10,28 @@ import torch
 
 from unmdpo.core.errors import OutOfMemory, UnmdpoWarning, UserError
 from unmdpo.core.processes import cores
-from unmdpo.engine.cost import USABLE
+from unmdpo.engine.cost import USABLE, available
 from unmdpo.execute.gpu_scheduler import Attempt, GpuScheduler, Memory, Need, gpu_memory, gpu_names, need_of
 from unmdpo.execute.mps import shared_gpus
 from unmdpo.execute.progress import View
 from unmdpo.execute.ranks import run_stage
 from unmdpo.execute.workers import Message, Worker, Workers, free_memory
-from unmdpo.recipe import Recipe
 from unmdpo.stages.pipeline import Pipeline
 
 POLL = 0.05  # seconds
 PER_GPU = 8  # stages at once, at most
 
 
-def most_ranks(recipe: Recipe) -> int:
-    return max([recipe.compute.ranks, *recipe.compute.ranks_of.values()])
-
-
-def default_jobs(ranks: int = 1) -> int:
-    """The most stages at once: several on each GPU, as far as they fit, or one per core if there are no GPUs; divided
-    by the ranks of a stage."""
-    gpus = torch.cuda.device_count()
-    return max(2, PER_GPU * gpus // ranks) if gpus else max(1, cores() // ranks)
+def default_jobs(run: Pipeline) -> int:
+    """The most stages at once: several on each GPU, as far as they fit; without GPUs, one on each core, but no more
+    than fit into memory if all were as large as the largest; divided by the ranks of a stage."""
+    compute, gpus = run.recipe.compute, torch.cuda.device_count()
+    ranks = max([compute.ranks, *compute.ranks_of.values()])
+    if gpus:
+        return max(2, PER_GPU * gpus // ranks)
+    memory, pair = available(torch.device("cpu")), 2 * run.recipe.data.max_length
+    largest = max(need_of(run.with_microbatch(pair), stage, memory).memory for stage in run.stages.values())
+    return max(1, min(cores() // ranks, int(USABLE * memory // max(1.0, largest))))
 
 
 def one_by_one(run: Pipeline, missing: Sequence[str], view: View) -> None:
