@@ -68,6 +68,15 @@ def test_packaged_recipes_can_be_planned_offline(tmp_path):
         speed_of("tpu")
 
 
+def test_a_panel_from_a_file_costs_as_much_as_it_has_prompts(folder, tmp_path):
+    file, judge = tmp_path / "ask.jsonl", {"function": "tests.worlds.judges:longest"}
+    file.write_text("".join(f'{{"prompt": "Question {number}?"}}\n' for number in range(70)))
+    asked = {"panels": {"one": {"path": str(file)}}, "judge": judge, "max_new_tokens": 4}
+    planned = plan(open_run(recipe(folder, evaluation={"baseline": "dpo", **asked}), Store(tmp_path / "none")))
+    written = {stage.cost.tokens for stage in planned.stages if stage.kind == "generation"}
+    assert written == {70 * 4}
+
+
 def test_how_many_gpus_must_share_a_model(tmp_path):
     """Llama 8B with its optimizer does not fit on one GPU; the paper used four A100s."""
     large, small = (open_run(load_recipe(name), Store(tmp_path)) for name in ("hs3-8b-centering", "hs2-1b-margins"))

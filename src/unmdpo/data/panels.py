@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from unmdpo.core.errors import UserError
+from unmdpo.core.files import expand_home
 from unmdpo.core.settings import PanelSize
 from unmdpo.data.identity import Prompt, prompt_hash
 from unmdpo.data.readers.files import read_strictly
@@ -80,6 +81,12 @@ def split_prompts(prompts: Iterable[str], fraction: float, seed: int) -> set[str
 def seeded_digest(prompt_hash: str, seed: int) -> str:
     """SHA-256 of `{seed}:{prompt hash}`: an order of prompts that nobody can influence."""
     return hashlib.sha256(f"{seed}:{prompt_hash}".encode("ascii")).hexdigest()
+
+
+def prompts_in(path: str) -> int | None:
+    """How many prompts a panel's file has; None if it is not here."""
+    file = expand_home(path)
+    return len(read_prompts(file)[0]) if file.is_file() else None
 
 
 def read_prompts(path: Path) -> tuple[dict[str, Prompt], dict[str, str], dict[str, str]]:

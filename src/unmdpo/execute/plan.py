@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from unmdpo.core.errors import UnmdpoWarning, UserError
 from unmdpo.core.files import expand_home
-from unmdpo.data.panels import panel_size, read_prompts
+from unmdpo.data.panels import panel_size, prompts_in
 from unmdpo.engine.cost import USABLE, available
 from unmdpo.engine.models import context_length, load_model
 from unmdpo.engine.pairs.proof import Proof, prove
@@ -195,8 +195,8 @@ def panel_prompts(run: Pipeline, panel: str, prompts: int | None) -> int | None:
     assert run.recipe.evaluation is not None
     size, path = run.recipe.evaluation.panels[panel].size, run.recipe.evaluation.panels[panel].path
     if path is not None:
-        file = expand_home(path)
-        return panel_size(size, len(read_prompts(file)[0])) if file.is_file() else None
+        found = prompts_in(path)
+        return None if found is None else panel_size(size, found)
     if not isinstance(size, int) and prompts is None:
         return None
     return panel_size(size, round(_held_out(run) * (prompts or 0)))

@@ -36,8 +36,8 @@ AnsweredElsewhere = Annotated[str | Endpoint | ModelSource, chosen_from(_who)]
 class PanelRecipe(Strict):
     """Prompts that policies answer."""
 
-    size: PanelSize = Field(description="prompts; or a share of those there are, such as 0.5; or all")
-    seed: Seed = Field(description="for drawing them")
+    size: PanelSize = Field("all", description="prompts; or a share of those there are, such as 0.5; or all")
+    seed: Seed = Field(1, description="for drawing them")
     path: Place | None = Field(
         None, description="a file of prompts (`prompt` or `instruction`) instead of the validation data"
     )

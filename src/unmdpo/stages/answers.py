@@ -22,6 +22,7 @@ from unmdpo.engine.settings import ModelSource, Sampling
 from unmdpo.engine.sharding import open_to_read
 from unmdpo.engine.text.encode import Encoder
 from unmdpo.objectives.table import INITIAL
+from unmdpo.stages.data import prompts_to_answer
 from unmdpo.stages.shared.base import Files, Job, Kind, Notes, PinnedModel, Stage
 from unmdpo.stages.shared.estimates import Cost, Estimates
 from unmdpo.stages.shared.files import GENERATIONS, MODEL, PANEL, Panel
@@ -180,8 +181,7 @@ def _answering_cost(estimates: Estimates, stage: Stage[AnswerSettings]) -> Cost:
         isinstance(settings, ServedSettings) and isinstance(settings.server, Endpoint)
     ):
         return Cost()
-    drawn = stage.inputs["panel"]
-    prompts: int = estimates.panel(drawn.settings.size, drawn.inputs)
+    prompts: int = prompts_to_answer(estimates, stage.inputs["panel"])
     samples = 1 if settings.sampling is None else settings.sampling.samples
     written = estimates.writing(settings.model, float(samples * prompts * settings.max_new_tokens))
     # vLLM takes most of a GPU, whatever it serves

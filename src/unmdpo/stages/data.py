@@ -11,7 +11,7 @@ from unmdpo.core.errors import UnmdpoWarning, UserError
 from unmdpo.core.files import expand_home
 from unmdpo.core.settings import PanelSize, Strict
 from unmdpo.data.domains import modal_domains
-from unmdpo.data.panels import read_prompts, sample_panel
+from unmdpo.data.panels import panel_size, prompts_in, read_prompts, sample_panel
 from unmdpo.data.table import ComparisonTable, concatenate
 from unmdpo.engine.models import context_length
 from unmdpo.engine.settings import ModelSource
@@ -22,6 +22,7 @@ from unmdpo.recipe.settings import MixedRows, ValidationRecipe
 from unmdpo.stages.convert import converted_model
 from unmdpo.stages.scoring import READ, graded
 from unmdpo.stages.shared.base import Files, Graph, Job, Kind, Notes, PinnedModel, Stage
+from unmdpo.stages.shared.estimates import Estimates
 from unmdpo.stages.shared.files import COMPARISONS, PAIRS, PANEL, VALIDATION, Panel
 from unmdpo.stages.shared.rows import NO_QUANTILES, LoadedRows, Quantiles
 from unmdpo.store.artifact import ArtifactFile
@@ -158,6 +159,13 @@ def _validation_parts(settings: ValidationSettings) -> dict[str, MixedRows]:
     if spec.fraction is None:
         return {name: part.model_copy(update={"split": spec.split}) for name, part in parts.items()}
     return parts
+
+
+def prompts_to_answer(estimates: Estimates, drawn: Stage[PanelSettings]) -> int:
+    """About how many a panel has, which comes from its file, from the prompts to train on, or from those held out."""
+    path, share = drawn.settings.path, 1.0 if "comparisons" in drawn.inputs else estimates.held_out
+    found = None if path is None else prompts_in(path)
+    return panel_size(drawn.settings.size, round(share * estimates.prompts) if found is None else found)
 
 
 def draw_panel(job: Job[PanelSettings]) -> Notes:

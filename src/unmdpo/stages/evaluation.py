@@ -13,7 +13,7 @@ from unmdpo.engine.ranks import Ranks
 from unmdpo.engine.settings import ModelSource
 from unmdpo.stages.answers import GENERATION_STAGE, AnswerSettings, ServedSettings
 from unmdpo.stages.convert import converted_model
-from unmdpo.stages.data import panel
+from unmdpo.stages.data import panel, prompts_to_answer
 from unmdpo.stages.policies import policy
 from unmdpo.stages.scoring import ScoringSettings, chances, judge_files, opened, scoring_cost, scoring_inputs, spent_by
 from unmdpo.stages.shared.base import Graph, Job, Kind, Notes, Stage
@@ -126,7 +126,7 @@ def load_scores(artifact: Artifact, prompts: Panel) -> Judged:
 
 def _judging_cost(estimates: Estimates, stage: Stage[ScoringSettings]) -> Cost:
     """The cost of a judge that runs on this machine; zero for others."""
-    prompts = estimates.panel(stage.inputs["panel"].settings.size)
+    prompts = prompts_to_answer(estimates, stage.inputs["panel"])
     answering: AnswerSettings = stage.inputs["generation"].settings
     samples = 1 if answering.sampling is None else answering.sampling.samples
     return scoring_cost(estimates, stage, prompts * samples * (estimates.mean_prompt + answering.max_new_tokens))

@@ -13,7 +13,7 @@ from unmdpo.engine.inference.pairwise import Question
 from unmdpo.recipe.rounds import RoundRecipe
 from unmdpo.stages.answers import GENERATION_STAGE, AnswerSettings, ServedSettings
 from unmdpo.stages.convert import converted_model
-from unmdpo.stages.data import AFTER, PANEL_STAGE, PanelSettings, comparisons, encoding, panel
+from unmdpo.stages.data import AFTER, PANEL_STAGE, PanelSettings, comparisons, encoding, panel, prompts_to_answer
 from unmdpo.stages.reference import reference_on
 from unmdpo.stages.scoring import (
     SCORED,
@@ -150,8 +150,7 @@ def _selected(scores: Sequence[float], which: str) -> list[tuple[int, int, float
 
 def _cost(estimates: Estimates, stage: Stage[PairingSettings]) -> Cost:
     written = stage.inputs["generation"].settings
-    drawn = stage.inputs["panel"]
-    prompts = estimates.panel(drawn.settings.size, drawn.inputs)
+    prompts = prompts_to_answer(estimates, stage.inputs["panel"])
     tokens = prompts * written.sampling.samples * (estimates.mean_prompt + written.max_new_tokens)
     return scoring_cost(estimates, stage, tokens)
 

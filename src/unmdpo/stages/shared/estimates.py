@@ -4,7 +4,6 @@ Times follow from the useful FLOP/s that `benchmarks.engine` measured on one H20
 share of its peak.
 """
 
-from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -23,8 +22,6 @@ from transformers import (
 )
 
 from unmdpo.core.errors import UserError
-from unmdpo.core.settings import PanelSize
-from unmdpo.data.panels import panel_size
 from unmdpo.engine.adapters import adapted_layers
 from unmdpo.engine.cost import (
     USABLE,
@@ -116,10 +113,6 @@ class Estimates:
     def mean_prompt(self) -> float:
         """Tokens of a prompt."""
         return float(self.lengths[:, 0].mean()) if len(self.lengths) else MEAN_PROMPT
-
-    def panel(self, size: PanelSize, inputs: Collection[str] = ()) -> int:
-        """Prompts of a panel, drawn from the held-out ones, or from those to train on if they are among its inputs."""
-        return panel_size(size, self.prompts if "comparisons" in inputs else round(self.held_out * self.prompts))
 
     def scoring(self, model: ModelSource, share: float = 1.0) -> Cost:
         """The cost of log-probabilities for a share of the pairs."""
