@@ -1,7 +1,7 @@
 """What an unknown shape may mean: a line that is ready to use, and that works."""
 
 import json
-import re
+import shlex
 
 import pytest
 
@@ -18,6 +18,10 @@ TOOL = {
     "task_id": "17", "instruction": "Why?", "response_a": "x", "response_b": "y", "preferred": "A",
     "how_much": "better",
 }  # fmt: skip
+IN_PARTS = {
+    "The question": "Why?", "Its context": "",
+    "Answer A": "No.", "Answer B": "Light scatters.", "Which is better?": "B",
+}  # fmt: skip
 LISTED = {"instruction": {"en": "Why?"}, "outputs": {"model_1": "No.", "model_2": "Light scatters."}, "verdict": 2}
 
 
@@ -31,6 +35,10 @@ LISTED = {"instruction": {"en": "Why?"}, "outputs": {"model_1": "No.", "model_2"
                   "label": "verdict"}),
         (TOOL, {"prompt": "instruction", "response_a": "response_a", "response_b": "response_b",
                 "label": "preferred", "strength": "how_much"}),
+        (
+            {"Task ID": 1, "Question": "Shorten this.", "Context": "It is.", "Answer A": "x", "Answer B": "y"},
+            {"prompt": "Question,Context", "response_a": "Answer A", "response_b": "Answer B"},
+        ),
         ({"title": "Why?", "body": "Because.", "likes": 3}, {}),
     ],
 )  # fmt: skip
@@ -39,12 +47,13 @@ def test_what_columns_may_hold(row, expected):
 
 
 @pytest.mark.filterwarnings("ignore:the margins take too few distinct values")
-@pytest.mark.parametrize("row", [NESTED, SIDES, LISTED])
+@pytest.mark.parametrize("row", [NESTED, SIDES, LISTED, IN_PARTS])
 def test_the_line_that_is_offered_works(tmp_path, row):
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(row) + "\n")
     with pytest.raises(DataError, match=r"match no known source.*Try: --column") as caught:
         load_comparisons(str(path))
-    columns = dict(re.findall(r"--column (\w+)=(\S+)", str(caught.value)))
+    words = shlex.split(str(caught.value).partition("Try: ")[2].partition(" (`columns`")[0])  # as a shell reads it
+    columns = dict(word.split("=", 1) for word in words if word != "--column")
     (found,) = load_comparisons(str(path), columns=columns).rows
     assert (found.prompt[0].content, found.chosen, found.rejected) == ("Why?", "Light scatters.", "No.")

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from unmdpo.core.errors import DataError, UserError
-from unmdpo.data import DataRef, SourceSettings
+from unmdpo.data import DataRef, SourceSettings, load_comparisons
 from unmdpo.data.load import Reading, load
 from unmdpo.data.strength import StrengthRule
 
@@ -185,3 +185,15 @@ def test_what_only_surrounds_a_label_changes_nothing(tmp_path, label):
 def test_degrees_that_come_late_do_not_change_what_came_before(tmp_path):
     with pytest.raises(UserError, match="none of the first 200 labels did"):
         read(tmp_path, ["A is better"] * 205 + ["A is much better"])
+
+
+def test_a_prompt_in_several_columns(tmp_path):
+    file = tmp_path / "rows.csv"
+    file.write_text("ask,about,first,second,choice\nShorten.,So it is.,x,y,A\nWhy?,,x,y,B\n")
+    columns = {"prompt": "ask,about", "response_a": "first", "response_b": "second", "label": "choice"}
+    found = load_comparisons(str(file), columns=columns).rows
+    assert [row.prompt[0].content for row in found] == ["Shorten.\n\nSo it is.", "Why?"]
+    listed = tmp_path / "rows.jsonl"  # turns in one column are no parts of one turn
+    listed.write_text('{"ask": ["Why?", "So?"], "first": "x", "second": "y", "choice": "A"}\n')
+    with pytest.raises(UserError, match="should be a message with role and content"):
+        load_comparisons(str(listed), columns=columns | {"prompt": "ask"})

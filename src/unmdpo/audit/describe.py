@@ -2,10 +2,11 @@
 
 import hashlib
 import re
+import statistics
 import tempfile
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,6 +47,7 @@ SCRIPTS = {
     "Greek": re.compile(r"[\u0370-\u03ff]"),
 }
 LETTERS = re.compile(r"[^\W\d_]")
+PROSE = 3  # words
 LOOKED_AT = 400  # characters to find the script
 
 
@@ -91,6 +93,7 @@ class Description:
     columns: tuple[str, ...]  # by which it was recognized
     uses: dict[str, str]  # column → what it is read for, empty if it is left alone
     strength_from: str
+    unread: list[str]  # columns of prose among those that are left alone
     read: int = 0
     bad: int = 0
     left_out: dict[str, int] = field(default_factory=dict)
@@ -153,6 +156,12 @@ def describe(ref: DataRef, reading: Reading, against: Sequence[str] = ()) -> tup
         return _described(ref, reading, load(ref, reading, spool=Path(folder) / "spool.arrow"), against)
 
 
+def _is_prose(values: Iterable[Any]) -> bool:
+    """Whether most of the texts have several words, as what belongs to a prompt would."""
+    words = [len(value.split()) for value in values if isinstance(value, str) and value.strip()]
+    return bool(words) and statistics.median(words) >= PROSE
+
+
 def _described(
     ref: DataRef, reading: Reading, data: Comparisons, against: Sequence[str]
 ) -> tuple[Description, list[Comparison]]:
@@ -160,9 +169,11 @@ def _described(
     head = list(without(rename_columns(first_rows(ref, source=source), reading.columns), reading.ignore))
     columns = head[0].values.keys() if head else set()
     recognized = next((shape for shape in source.shapes if shape <= columns), min(source.shapes, key=len))
+    used = uses(source.configured(reading.settings), head)
     seen = Description(
         path=ref.path, split=ref.split, source=data.source, columns=tuple(sorted(recognized)),
-        uses=uses(source.configured(reading.settings), head), strength_from=_strength_from(source, head, reading),
+        uses=used, strength_from=_strength_from(source, head, reading),
+        unread=[name for name, what in used.items() if not what and _is_prose(row.values.get(name) for row in head)],
         read=data.read, bad=len(data.skipped), left_out={**data.left_out}, comparisons=len(data), ties=len(data.ties),
     )  # fmt: skip
     counter = _Counter(seen)

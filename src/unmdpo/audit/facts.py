@@ -78,6 +78,7 @@ def _doubts(seen: Description) -> list[tuple[str, str]]:
     found = [f"{count:,} {one if count == 1 else several}" for count, one, several in doubts if count]
     if seen.cut_off:
         found.append(f"{percent(seen.cut_off / seen.answers)} of the answers may be cut off")
+    found += [f"the text in '{name}' is not read" for name in seen.unread]
     lines = [("doubts", " · ".join(found) or "none")]
     for place, count in seen.leaked.items():
         lines.append(("leaks", f"{count:,} prompts of {place} are here too" if count else f"none from {place}"))

@@ -22,13 +22,18 @@ TARGETS = (
 
 def rename_columns(rows: Iterable[Row], columns: Mapping[str, str]) -> Iterator[Row]:
     """Rows with further columns, each taken from a path such as `answers.0.text`; rows without one lack the column.
-    What says the strength by another name gives way to what the user names."""
+    What says the strength by another name gives way to what the user names. A prompt in several columns is their texts
+    one after another."""
     named = {part for path in columns.values() for part in (path, *parts_of(path))}
     replaced = {path for path in named if path not in columns} | columns.keys()
     if columns.keys() & GRADES:
         replaced |= GRADES
+    several = len(parts_of(columns.get("prompt", ""))) > 1
     for row in rows:
         found = {name: value for name, path in columns.items() for value in at(row.values, path)}
+        parts = found.get("prompt")
+        if several and isinstance(parts, list) and all(isinstance(part, str) for part in parts):
+            found["prompt"] = "\n\n".join(parts)
         rest = {name: value for name, value in row.values.items() if name not in replaced}
         yield row.with_values(rest | found)
 

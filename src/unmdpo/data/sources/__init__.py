@@ -8,7 +8,7 @@ from unmdpo.data.sources.annotated import HELPSTEER2, HELPSTEER3, PANDALM
 from unmdpo.data.sources.arena import ARENA
 from unmdpo.data.sources.base import Source, SourceSettings
 from unmdpo.data.sources.exports import ARGILLA, LABEL_STUDIO, PRODIGY
-from unmdpo.data.sources.guess import guessed
+from unmdpo.data.sources.guess import as_option, guessed
 from unmdpo.data.sources.pairs import (
     ALPACA_EVAL,
     HELPSTEER3_EDITS,
@@ -83,7 +83,7 @@ def detect(row: Row) -> str:
     guess = guessed(row.values)
     nearly = len(columns) > 2 and len(columns - row.values.keys()) == 1  # a column is misspelled, or missing
     if "prompt" in guess and not nearly:
-        tried = " ".join(f"--column {name}={path}" for name, path in guess.items() if name != path)
+        tried = " ".join(as_option(name, path) for name, path in guess.items() if name != path)
         raise row.error(f"these columns match no known source: {shown}. Try: {tried} (`columns` in a recipe)")
     advice = f"Say which columns hold what with `columns`, or name the source: {', '.join(SOURCES)}"
     if 2 * len(columns & {column.lower() for column in row.values}) <= len(columns):

@@ -1,6 +1,7 @@
 """A best guess of what the columns of an unknown shape hold, to be offered and never taken."""
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ WORDS = {
     "response_b": "b|2|right|second|two",
     "prompt": "prompt|question|instruction|query|task|input|context|user|problem",
     "label": "label|labels|preference|winner|choice|verdict|better|annotation|vote|rating|preferred",
+    "more": "input|context|passage|background",
     "score": "score|rating|reward|value|grade",
     "strength": "strength|degree|confidence|magnitude|much",
 }
@@ -38,7 +40,19 @@ def guessed(values: Mapping[str, Any]) -> dict[str, str]:
         rest = [path for path in texts | numbers if not any(_says(path, side) for side in sides)]
         found |= (_one(rest, "label") | _one(rest, "strength")) if found else {}
     left = {path: text for path, text in texts.items() if path not in found.values() and not ID.search(path)}
-    return _one(left, "prompt") | found if found else {}
+    return _asked(left) | found if found else {}
+
+
+def as_option(target: str, path: str) -> str:
+    """As it is typed in a shell."""
+    return f"--column {shlex.quote(f'{target}={path}')}"
+
+
+def _asked(texts: Mapping[str, str]) -> dict[str, str]:
+    """The prompt, and what it is about if that is in a column of its own."""
+    found = _one(texts, "prompt")
+    more = _one((path for path in texts if path not in found.values()), "more")
+    return {"prompt": ",".join([*found.values(), *more.values()])} if found else {}
 
 
 def _leaves(values: Any, kind: Any, path: str = "", depth: int = DEPTH) -> Iterator[tuple[str, Any]]:

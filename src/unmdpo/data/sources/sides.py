@@ -17,6 +17,7 @@ from unmdpo.data.bad import BadRows
 from unmdpo.data.comparison import BOTH_BAD, Comparison
 from unmdpo.data.rows import Row
 from unmdpo.data.sources.base import Source, Texts, shape
+from unmdpo.data.sources.guess import as_option
 from unmdpo.data.sources.pair_texts import ANSWERS, with_system
 from unmdpo.data.strength import StrengthRule, signed
 
@@ -185,7 +186,8 @@ def _names(row: Row) -> tuple[tuple[str, str], str]:
     if names is None:
         raise row.error("lacks one of the two responses")
     if label is None:
-        raise row.error(f"lacks a label: say which column holds it, such as --column label={[*row.values][-1]}")
+        such = as_option("label", [*row.values][-1])
+        raise row.error(f"lacks a label: say which column holds it, such as {such}")
     return names, label
 
 
