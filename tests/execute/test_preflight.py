@@ -9,7 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from tests.worlds.pipeline import Seen, recipe
+from tests.worlds.pipeline import Seen, judged_by, recipe
 from unmdpo.cli import app
 from unmdpo.core.errors import UserError
 from unmdpo.execute import execute
@@ -58,6 +58,13 @@ def test_a_panel_that_does_not_fit_is_reported_before_training(folder, tmp_path)
     said, made = refused(open_run(recipe(folder, **changes), Store(tmp_path)))
     assert said == "panel[large]: a panel of 200 prompts is too large: only 6 are left"
     assert set(made) == {"comparisons", "validation"}
+
+
+def test_a_judge_function_is_tried_before_training(folder, tmp_path):
+    run = open_run(recipe(folder, evaluation=judged_by("nasty_judge")), Store(tmp_path / "store"))
+    with pytest.raises(UserError, match=r"judge function 'tests.worlds.judges:nasty_judge': the judge: ValueError"):
+        execute(run)
+    assert {name.partition("[")[0] for name in run.finished} == {"comparisons", "validation", "panel"}
 
 
 def test_missing_packages(folder, tmp_path, monkeypatch):

@@ -13,11 +13,24 @@ def longest(prompts, responses):
 
 
 def broken_judge(prompts, responses):
-    raise RuntimeError("out of order")
+    """Not on the two answers that it is tried on."""
+    if "Yes." not in responses:
+        raise RuntimeError("out of order")
+    return [0.0 for _ in responses]
 
 
 def deadly_judge(prompts, responses):
-    os.kill(os.getpid(), signal.SIGKILL)
+    """Not on the two answers that it is tried on."""
+    if "Yes." not in responses:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return [0.0 for _ in responses]
+
+
+def reads_turns(prompts, responses):
+    """As dictionaries, as tuples, and by attribute."""
+    turns = [prompt[-1] for prompt in prompts]
+    assert all(turn["content"] == turn.content == turn[1] and turn["role"] == turn[0] for turn in turns)
+    return [float(len(turn["content"])) for turn in turns]
 
 
 def all_equal(prompts, responses):

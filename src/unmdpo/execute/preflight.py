@@ -21,8 +21,9 @@ import torch
 from unmdpo.core.errors import UserError
 from unmdpo.core.extras import missing
 from unmdpo.engine.inference.endpoints import Endpoint, secret_of
+from unmdpo.engine.inference.function_judge import checked, open_function
 from unmdpo.engine.inference.harness import check_tasks
-from unmdpo.engine.inference.judges import TrainedJudge, kind_of
+from unmdpo.engine.inference.judges import FunctionSettings, TrainedJudge, kind_of
 from unmdpo.engine.models import check_reachable
 from unmdpo.engine.settings import AdapterSettings, ModelSource, TrainingOverrides, TrainingSettings
 from unmdpo.execute.checks import (
@@ -48,9 +49,11 @@ from unmdpo.stages.pipeline import Pipeline
 from unmdpo.stages.policies import POLICY_STAGE
 from unmdpo.stages.rounds import BEST_WORST, PAIRED_STAGE
 from unmdpo.stages.shared.base import Files
+from unmdpo.stages.shared.files import PANEL
 from unmdpo.stages.shared.judge_training import read_pairs
 from unmdpo.store.store import Store
 
+TRIED = ("Yes.", "That depends on what you want to do.")  # answers for functions that judge
 DATA = (COMPARISONS_STAGE, VALIDATION_STAGE, PANEL_STAGE)
 WANDB_HOST = "api.wandb.ai"
 ANY = Sizes(np.ones((1, 3), dtype=np.int32), 1, [])  # memory and disk do not depend on the data
@@ -80,7 +83,7 @@ def look_ahead(run: Pipeline, wanted: Sequence[str], view: View, *, reading: boo
 def _of_data(run: Pipeline, wanted: Sequence[str], view: View) -> tuple[list[str], list[str]]:
     run.store.prepare()
     made, problems = read_data(run, wanted, view)
-    return made, problems + too_few(run, wanted) + judges_data(run, wanted)
+    return made, problems + too_few(run, wanted) + judges_data(run, wanted) + judge_functions(run, wanted)
 
 
 def outside(run: Pipeline, wanted: Sequence[str]) -> list[str]:
@@ -122,6 +125,24 @@ def judges_data(run: Pipeline, wanted: Sequence[str]) -> list[str]:
                 read_pairs(*places(given), held_out=given.held_out, seed=given.seed, batch=given.batch)
             except UserError as error:
                 problems.append(f"{name}: {error}")
+    return problems
+
+
+def judge_functions(run: Pipeline, wanted: Sequence[str]) -> list[str]:
+    """What the user's functions raise for two answers to prompts of their panel: their turn comes last."""
+    stages = [run.stages[name] for name in wanted]
+    judging = [stage for stage in stages if stage.kind is JUDGEMENT_STAGE and run.find(stage) is None]
+    functions = [stage for stage in judging if isinstance(stage.settings.judge, FunctionSettings)]
+    problems = []
+    for name, stage in {stage.settings.judge.function: stage for stage in functions}.items():
+        drawn = run.find(stage.inputs["panel"])
+        if drawn is None:
+            continue  # its file is missing, as is said elsewhere
+        prompts = PANEL.load(drawn).prompts[: len(TRIED)]
+        try:
+            checked(open_function(stage.settings.judge), prompts, TRIED[: len(prompts)])
+        except UserError as error:
+            problems.append(f"judge function '{name}': {error}")
     return problems
 
 

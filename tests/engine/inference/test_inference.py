@@ -258,6 +258,11 @@ def test_a_missing_judge_is_said(tmp_path):
         RewardModel(ModelSource(path=str(tmp_path / "nowhere")))
 
 
+def test_a_judge_function_reads_turns_as_it_likes():
+    judge = open_function(FunctionSettings(function="tests.worlds.judges:reads_turns"))
+    assert judge([(Message("system", "Be brief."), Message("user", "Why?"))], ["So."]) == [4.0]
+
+
 def test_a_function_can_judge():
     judge = open_function(FunctionSettings(function="tests.worlds.judges:longest"))
     assert checked(judge, prompts(2), ["a", "a b c"]) == [1.0, 3.0]

@@ -13,6 +13,13 @@ from unmdpo.data.identity import Message
 _path_stats = SourceFileLoader.path_stats
 
 
+class Turn(Message):
+    """A message whose parts are also `turn["role"]` and `turn["content"]`, as most libraries write them."""
+
+    def __getitem__(self, key: Any) -> Any:
+        return getattr(self, key) if isinstance(key, str) else super().__getitem__(key)
+
+
 def find(name: str) -> None:
     """Fails if there is no such function."""
     _function(name)
@@ -20,7 +27,7 @@ def find(name: str) -> None:
 
 def scores(name: str, prompts: list[list[list[str]]], responses: list[str]) -> list[float]:
     """What the function returns for prompts, each a list of roles and contents, and responses to them."""
-    turns = [tuple(Message(*turn) for turn in prompt) for prompt in prompts]
+    turns = [tuple(Turn(*turn) for turn in prompt) for prompt in prompts]
     found = _function(name)(turns, responses)
     if isinstance(found, Mapping | str | bytes):
         raise UserError(f"should return a list of numbers, not {type(found).__name__}")
