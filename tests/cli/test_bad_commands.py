@@ -61,7 +61,6 @@ RECIPES = {
 }
 PANELS = {
     "empty panel": ("evaluation.panels.one.size=0", "evaluation.panels.one.size"),
-    "panel without a seed": ("evaluation.panels={one: {size: 3}}", "evaluation.panels.one.seed"),
     "no panels": ("evaluation.panels={}", "evaluation.panels"),
     "panel from nowhere": (
         "evaluation.panels.one.path=./none.jsonl", r"evaluation\.panels\.one\.path: there is no file",
@@ -69,7 +68,7 @@ PANELS = {
     "all apart": ("evaluation.panels={one: {size: 3, seed: 1, apart: true}}", "at least one should be answered"),
 }  # fmt: skip
 JUDGES = {
-    "two judges": ("evaluation.judge.path=model", "give exactly one of"),
+    "two judges": ("evaluation.judge={path: model, function: 'judges:longest'}", "give exactly one of"),
     "no judge": ("evaluation.judge={}", "give exactly one of"),
     "function without a module": ("evaluation.judge={function: longest}", "evaluation.judge.function"),
     "module that is not there": ("evaluation.judge={function: 'no_such:f'}", "importable from"),

@@ -97,6 +97,26 @@ def test_overrides(recipe_file):
     assert recipe.policies["o"].objective == "odpo"
 
 
+@pytest.mark.parametrize("by_override", [True, False])
+def test_another_place_takes_nothing_from_the_old_one(tmp_path, by_override):
+    """The old revision, or the old kind of judge, would be an error at best."""
+    changes = {"model.path": "mine", "data.path": "rows.jsonl", "evaluation.judge.function": "judges:longest"}
+    if by_override:
+        recipe = load_recipe("hs3-1b", [f"{key}={value}" for key, value in changes.items()])
+        pinned = load_recipe("hs3-1b", ["model.revision=main", "model.path=mine"])
+    else:
+        file = tmp_path / "mine.yaml"
+        judge = "evaluation: {judge: {function: 'judges:longest'}}"
+        file.write_text(f"extends: hs3-1b\nmodel: {{path: mine}}\ndata: {{path: rows.jsonl}}\n{judge}\n")
+        recipe = load_recipe(str(file))
+        file.write_text("extends: hs3-1b\nmodel: {revision: main, path: mine}\n")
+        pinned = load_recipe(str(file))
+    assert (recipe.model.path, recipe.model.revision, recipe.data.revision) == ("mine", None, None)
+    assert recipe.evaluation.judge.model_dump() == {"function": "judges:longest"}
+    assert (pinned.model.path, pinned.model.revision) == ("mine", "main")
+    assert load_recipe("hs3-1b", ["training.updates=3"]).model.revision is not None
+
+
 MISTAKES = {
     "key of a section": (MINIMAL + "learning_rate: 1e-4\n", "unknown key; did you mean 'training.learning_rate'?"),
     "unknown key": (MINIMAL + "trainning: {}\n", ":13: trainning: unknown key; did you mean 'training'?"),

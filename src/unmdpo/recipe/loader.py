@@ -19,6 +19,8 @@ from unmdpo.recipe.recipe import Recipe, as_yaml
 Key = tuple[str | int, ...]
 MAX_MISTAKES = 12  # what fits on a screen
 BUDGETS, INSTEAD = ("training", "pilots"), {"updates": "epochs", "epochs": "updates"}  # one replaces the other
+PLACES = {"path", "function", "endpoint", "train"}  # where a model, data or a judge comes from: one of them
+OF_PLACE = {"revision", "gguf_file"}  # what only holds for one place
 PACKAGED = resources.files("unmdpo.recipe") / "packaged"
 
 
@@ -42,7 +44,8 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
 
 def _loaded(document: Document, overrides: Sequence[str]) -> Recipe:
     data = _merged_data(document)
-    overridden = {key: text for text in overrides for key in [_override(data, text)]}
+    places_first = sorted(overrides, key=lambda text: text.partition("=")[0].rpartition(".")[2] not in PLACES)
+    overridden = {key: text for text in places_first for key in [_override(data, text)]}
     try:
         return Recipe.model_validate(data)
     except ValidationError as error:
@@ -72,19 +75,25 @@ def _merged_data(document: Document, above: tuple[str, ...] = ()) -> dict[str, A
 
 
 def merge(base: dict[str, Any], changes: dict[str, Any], section: str = "") -> dict[str, Any]:
-    """Merges mappings key by key and replaces everything else; null removes a key, and a budget the other one."""
-    merged = dict(base)
+    """Merges mappings key by key and replaces everything else; null removes a key."""
+    merged = {key: value for key, value in base.items() if key not in _superseded(section, base, changes)}
     for key, value in changes.items():
         if value is None:
             merged.pop(key, None)
-            continue
-        if section in BUDGETS and INSTEAD.get(key) not in changes:
-            merged.pop(INSTEAD.get(key, ""), None)
-        if isinstance(value, dict) and isinstance(merged.get(key), dict):
+        elif isinstance(value, dict) and isinstance(merged.get(key), dict):
             merged[key] = merge(merged[key], value, key)
         else:
             merged[key] = value
     return merged
+
+
+def _superseded(section: str, base: Mapping[str, Any], changes: Mapping[str, Any]) -> set[str]:
+    """What changes without a word about it: of two budgets or two places, the old one and what only holds there."""
+    given = {key for key, value in changes.items() if value is not None}
+    old = {INSTEAD[key] for key in INSTEAD.keys() & given} if section in BUDGETS else set[str]()
+    if any(changes[key] != base.get(key) for key in PLACES & given):
+        old |= {*PLACES, *OF_PLACE}
+    return old - changes.keys()
 
 
 def _find(name: str) -> Document:
@@ -114,9 +123,10 @@ def _override(data: dict[str, Any], text: str) -> Key:
         data = data[key]
         if not isinstance(data, dict):
             raise UserError(f"override '{text}': '{key}' is a value and has no keys below it")
-    data[keys[-1]] = Document(value, f"override '{text}'").data
-    if data[keys[-1]] is not None and keys[-2:-1] and keys[-2] in BUDGETS:
-        data.pop(INSTEAD.get(keys[-1], ""), None)
+    found = Document(value, f"override '{text}'").data
+    for old in _superseded(keys[-2] if len(keys) > 1 else "", data, {keys[-1]: found}):
+        data.pop(old, None)
+    data[keys[-1]] = found
     return keys
 
 
