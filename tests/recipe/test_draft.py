@@ -34,6 +34,27 @@ def test_the_rate_follows_the_size(parameters, rate):
     assert draft(900, parameters=parameters).rate == rate
 
 
+@pytest.mark.parametrize("comparisons", [60, 900, 40_000])
+def test_all_methods_of_the_paper_s_main_table(tmp_path, comparisons):
+    made = draft(comparisons, parameters=360e6)
+    path = tmp_path / "r.yaml"
+    path.write_text(made.text(all_methods=True))
+    recipe, paper = load_recipe(str(path)), load_recipe("hs3-1b")
+    assert recipe.policies.keys() == paper.policies.keys()
+    assert recipe.scales.keys() == paper.scales.keys()
+    for name, policy in recipe.policies.items():
+        assert (policy.objective, policy.scale) == (paper.policies[name].objective, paper.policies[name].scale)
+        ours, theirs = (r.training.with_overrides(r.policies[name].training).learning_rate for r in (recipe, paper))
+        assert ours == pytest.approx(8 * theirs)
+
+
+@pytest.mark.parametrize(("prompts", "held_out"), [(8, 2), (40, 10), (100, 20), (300, 21), (4_000, 200)])
+def test_enough_is_held_out_of_few_prompts(prompts, held_out):
+    made = draft(prompts)
+    assert round(made.data["validation"]["fraction"] * prompts) == held_out
+    assert ("validate_updates" in made.text()) == (prompts >= 20)
+
+
 def test_the_paper_s_budget_where_there_is_enough():
     assert draft(40_000).budget == {"updates": 150}
     assert draft(40_000).batch == 128

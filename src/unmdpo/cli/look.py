@@ -95,6 +95,9 @@ def init(
     continuous: Continuous = False,
     max_bad_rows: MaxBadRows = "1%",
     out: Annotated[Path | None, typer.Option(help="The recipe's file; default: named after the data.")] = None,
+    all_methods: Annotated[
+        bool, typer.Option("--all-methods", help="All methods of the paper's main table instead of two.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that exists.")] = False,
 ) -> None:
     """Write a first recipe for preference data."""
@@ -112,7 +115,7 @@ def init(
     path = out or Path(f"{draft.name}.yaml")
     if path.exists() and not force:
         raise UserError(f"{path} exists: choose another name with --out, or write over it with --force")
-    write_text(path, draft.text())
+    write_text(path, draft.text(all_methods=all_methods))
     load_recipe(str(path))  # what is printed next should work
     named = shlex.quote(str(path))
     say(f"{path!s}: {draft.comparisons:,} comparisons")

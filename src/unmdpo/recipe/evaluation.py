@@ -66,7 +66,7 @@ class PrimaryRecipe(Strict):
     """The question that a run answers first. Whatever is left out follows a rule, not a result."""
 
     policy: Name | None = Field(None, description="default: the last one")
-    against: Name | None = Field(None, description="default: the baseline")
+    against: Name | None = Field(None, description="default: the baseline; of one policy alone, the initial model")
     panel: Name | None = Field(None, description="default: the first that is answered")
     judge: str | None = Field(None, description="default: the first")
 

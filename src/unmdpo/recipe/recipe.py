@@ -174,7 +174,10 @@ class Recipe(Strict):
         if INITIAL in self.evaluation.answers:
             raise error_at(("evaluation", "answers"), f"'{INITIAL}' is the initial model: choose another name")
         baseline = self.evaluation.baseline
-        among(self.candidates, baseline, ("evaluation", "baseline"), f"'{baseline}' is not a policy")
+        why = f"'{baseline}' is not a policy"
+        if baseline == INITIAL:
+            why = "name a policy, and say `initial: true` and `primary: {against: initial}`"
+        among(self.candidates, baseline, ("evaluation", "baseline"), why)
         for opponent in self.evaluation.opponents:
             among(self.candidates, opponent, ("evaluation", "opponents"), f"'{opponent}' is not a policy")
         for policy in self.evaluation.selected_among:
@@ -204,7 +207,8 @@ class Recipe(Strict):
         compare."""
         assert self.evaluation is not None
         given, evaluation = self.evaluation.primary, self.evaluation
-        against = given.against or evaluation.baseline
+        alone = evaluation.initial and self.candidates == [evaluation.baseline]
+        against = given.against or (INITIAL if alone else evaluation.baseline)
         others = [name for name in self.candidates if name != against]
         return PrimaryRecipe(
             policy=given.policy or (others[-1] if others else None),
