@@ -27,8 +27,8 @@ def told(value, low, high, p, *, adjusted=None, seeds=3, mark=""):
 
 def test_better():
     assert told(61.2, 55.0, 67.0, 0.001, adjusted=(59.0, 52.0, 66.0)) == (
-        "Better: a won 61.2 % [55.0, 67.0] against dpo on the 200 prompts of test, with 3 seeds. At equal length, "
-        "59.0 % [52.0, 66.0]."
+        "Better: a won 61.2 % [55.0, 67.0] against dpo on the 200 prompts of test (p = 0.001), with 3 seeds. At equal "
+        "length, 59.0 % [52.0, 66.0]."
     )
 
 
@@ -40,7 +40,8 @@ def test_better_by_length_alone():
 
 def test_worse_and_a_judge_that_nobody_should_believe():
     found = told(30.0, 20.0, 40.0, 0.001, mark="a judge that is no better than length")
-    assert found.startswith("Worse: a won 30.0 %")
+    assert found.startswith("No verdict: a won 30.0 %")
+    assert told(30.0, 20.0, 40.0, 0.001).startswith("Worse: a won 30.0 %")
     assert ", by a judge that is no better than length, with 3 seeds" in found
 
 

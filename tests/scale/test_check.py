@@ -101,7 +101,9 @@ def test_where_scales_differ_they_are_informative_and_better():
     assert found.informative
     assert found.better
     assert found.finding == "informative and better"
-    assert verdict(found).startswith("informative and better. On prompts it has not seen: informative, p = 0.000;")
+    assert verdict(found).startswith(
+        "informative and better. On prompts it has not seen: test for being informative, p = 0.000;"
+    )
     assert "Worth it? In 17 simulated worlds whose scale was better than q ≡ 1" in verdict(found)
     assert found.halves > 0.5
 

@@ -153,6 +153,9 @@ def show_checks(run: "Run", *, full: bool = True) -> None:
 
     for line in (*run.judge_lines, *losses(run)):
         say(line)
+    shares = [f"{name} {100 * share:.1f} %" for name, share in run.held_out_accuracy.items()]
+    if shares:
+        say(f"held-out pairs ordered as labelled: {', '.join(shares)}")
     for name in run.recipe.scales:
         found = run.check(name)
         if found is not None:
@@ -180,7 +183,7 @@ def show_summary(run: "Run", *, full: bool = False) -> None:
             console.print(f"{panel}: {remark}", markup=False, highlight=False)
     if not full:
         count = len(run.table().over_seeds())
-        say(f"also seen: {count} comparisons in all, in the report and with --full")
+        say(f"also seen: {count} comparisons in all, in the report and with --full; p Holm is corrected for them")
 
 
 def show_outcomes(title: str, outcomes: dict[str, Any], *, seeds: bool = True) -> None:

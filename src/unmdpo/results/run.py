@@ -13,7 +13,7 @@ from unmdpo.recipe import Recipe
 from unmdpo.recipe.seeds import TrainingRun
 from unmdpo.results.policy import Policy
 from unmdpo.results.scale import FittedScale
-from unmdpo.results.tables import Table, answer, judge_accuracy, trusted
+from unmdpo.results.tables import UNTRUSTED, Table, answer, judge_accuracy, trusted
 from unmdpo.scale.check import Check
 from unmdpo.stages.answers import GENERATION_STAGE
 from unmdpo.stages.data import COMPARISONS_STAGE, PANEL_STAGE
@@ -30,6 +30,7 @@ from unmdpo.stages.shared.files import (
     COMPARISONS,
     EVIDENCE,
     GENERATIONS,
+    METRICS,
     MODEL,
     PANEL,
     SCORES,
@@ -132,6 +133,16 @@ class Run(Pipeline):
         made = [(name, found) for name, found in self.finished.items() if self.stages[name].kind in kinds]
         return [judge_accuracy(name, found.manifest["notes"]) for name, found in made]
 
+    @property
+    def held_out_accuracy(self) -> dict[str, float]:
+        """Policy → the share of validation pairs that its rewards order as labelled, where that was measured."""
+        stages = {name: POLICY_STAGE.stage_name(name) for name in self.recipe.trained}
+        last = {
+            name: METRICS.load(self.artifact(stage))[-1] for name, stage in stages.items() if stage in self.finished
+        }
+        key = "eval_rewards/accuracies"
+        return {name: metrics[key] for name, metrics in last.items() if key in metrics}
+
     @cached_property
     def judge_marks(self) -> dict[str, str]:
         """What a reader should know about each judge whose accuracy does not speak for it."""
@@ -141,7 +152,7 @@ class Run(Pipeline):
             made = next((self.finished[stage] for stage in stages if stage in self.finished), None)
             marks[name] = "a judge that was not measured here"
             if made is not None:
-                marks[name] = "" if trusted(made.manifest["notes"]) else "a judge that is no better than length"
+                marks[name] = "" if trusted(made.manifest["notes"]) else UNTRUSTED
         return marks
 
     @property

@@ -11,6 +11,7 @@ from unmdpo.stats.power import Noise
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+UNTRUSTED = "a judge that is no better than length"
 SURE, EVEN = 0.05, 50.0  # largest chance of a result that counts, and the win rate of equals, in percent
 
 
@@ -57,8 +58,8 @@ def trusted(notes: Mapping[str, Any]) -> bool:
 
 
 def answer(summary: Mapping[str, Any], asked: PrimaryRecipe, mark: str = "") -> str | None:
-    """The answer to the primary question: better, worse, or no difference shown; at equal length too. `mark` is what
-    is wrong with the judge."""
+    """The answer to the primary question: better, worse, or no difference shown, at equal length too; none by a judge
+    whose `mark` says that it cannot tell."""
     if not summary or asked.policy is None:
         return None
     assert asked.panel is not None
@@ -66,13 +67,14 @@ def answer(summary: Mapping[str, Any], asked: PrimaryRecipe, mark: str = "") -> 
     outcome = report["judges"][asked.judge]["against"][asked.against][asked.policy]
     rate, adjusted, seeds = outcome["win_rate"], outcome["length_adjusted"], len(outcome["seeds"])
     shown = outcome["p_win_rate"] < SURE
-    found = "No difference shown" if not shown else "Better" if rate["value"] > EVEN else "Worse"
+    verdict = "Better" if rate["value"] > EVEN else "Worse"
+    found = "No verdict" if mark == UNTRUSTED else verdict if shown else "No difference shown"
     by = judged_by(asked.judge or "", mark)
     by = f", by {by}" if by else ""
     trained = f"{seeds} seeds" if seeds else "one seed, so what seeds change is not in it"
     said = (
         f"{found}: {asked.policy} won {_interval(rate)} against {asked.against} on the {report['prompts']} prompts of "
-        f"{asked.panel}{by}, with {trained}."
+        f"{asked.panel} (p = {chance(outcome['p_win_rate'])}){by}, with {trained}."
     )
     if not shown:
         least = Noise(**outcome["noise"]).detectable(report["prompts"], max(1, seeds))

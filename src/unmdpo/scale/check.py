@@ -282,7 +282,7 @@ def verdict(checked: Check) -> str:
     shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in checked.explained.shares.items())
     without = ", ".join(f"{name} {gain}" for name, gain in checked.explained.without.items())
     said = (
-        f"{checked.finding}. On prompts it has not seen: informative, p = {checked.chance:.3f}; loss "
+        f"{checked.finding}. On prompts it has not seen: test for being informative, p = {checked.chance:.3f}; loss "
         f"{checked.loss:.4f}, that of q ≡ 1 {checked.loss_of_one:.4f}, a gain of {checked.gain}. Of log q̂, each of "
         f"these foresees by itself: {shares}. Without what each may bring, it gains: {without}"
     )
