@@ -83,6 +83,16 @@ def test_by_command(done, form):
     assert all(name in found.output for name in done.recipe.policies)
 
 
+@pytest.mark.parametrize("width", [40, 80])
+def test_nothing_is_left_out_on_a_narrow_terminal(done, width):
+    narrow, wide = (
+        CliRunner().invoke(app, ["table", str(done.folder)], env={"COLUMNS": str(columns)}).output
+        for columns in (width, 200)
+    )
+    assert set(wide.split()) == set(narrow.split())
+    assert max(map(len, narrow.splitlines())) <= width < max(map(len, wide.splitlines()))
+
+
 def test_into_a_file(done, tmp_path):
     found = CliRunner().invoke(app, ["table", str(done.folder), "--format", "latex", "--out", str(tmp_path / "t.tex")])
     assert found.exit_code == 0, found.output

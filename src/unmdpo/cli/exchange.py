@@ -1,6 +1,7 @@
 """Results for others: a table for a paper, answers for other tools, and what AlpacaEval and Arena-Hard-Auto say."""
 
 from enum import StrEnum
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,9 @@ from unmdpo.cli.run import HERE, Overrides, RecipeArgument, StoreOption, open_na
 
 if TYPE_CHECKING:
     from unmdpo.results.grid import Grid
+
+
+GAP = 2  # spaces between columns
 
 
 class Format(StrEnum):
@@ -62,15 +66,22 @@ def table(
 
 
 def _show(grid: "Grid") -> None:
-    """On a terminal there is no room for a column each: measures stand below each other."""
+    """On a terminal there is no room for a column for each measure: they stand below each other, and policies beside
+    each other as far as they fit."""
     from rich.console import Console
     from rich.table import Table
 
-    shown = Table("", *(cell(name) for name, _ in grid.rows), box=None, pad_edge=False)
-    cells = grid.cells()
-    for place, head in enumerate(grid.heads()[1:], start=1):
-        shown.add_row(cell(head), *(row[place] for row in cells))
-    Console().print(shown)
+    console, heads = Console(), grid.heads()[1:]
+    columns = [(name, list(values)) for name, *values in grid.cells()]
+    room = console.width - max(map(len, heads))
+    while columns:
+        widths = accumulate(GAP + max(map(len, (name, *values))) for name, values in columns)
+        fitting = max(1, sum(width <= room for width in widths))
+        shown = Table("", *(cell(name) for name, _ in columns[:fitting]), box=None, pad_edge=False)
+        for place, head in enumerate(heads):
+            shown.add_row(cell(head), *(values[place] for _, values in columns[:fitting]))
+        console.print(shown)
+        columns = columns[fitting:]
     for note in grid.notes:
         say(note)
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from unmdpo.stages.shared.estimates import Speed
 
 # When a stage needs more memory than there is.
+PLENTY = 10  # times the longest pair: so much room is not worth a word
 HELP = (
     "More ranks (compute.ranks, compute.ranks_of), training.adapter, compute.offload_optimizer or a smaller "
     "compute.token_budget would help"
@@ -93,7 +94,10 @@ def plan(
     wide = console if console.is_terminal else Console(width=120)  # in a file, lines need not fit a screen
     wide.print(_plan_table(planned, speed))
     left = roughly(planned.seconds(speed))
-    say(f"left to do: {left} on one device ({speed.useful / 1e12:,.2g} useful TFLOP/s)")
+    source = (
+        "measured here; --device h200 plans for a GPU" if speed.decoding else "by what one H200 reached; see --device"
+    )
+    say(f"left to do: {left} on one device ({speed.useful / 1e12:,.2g} useful TFLOP/s, {source})")
     say(f"pilots take {100 * planned.pilot_share:.0f}% of all arithmetic")
     for stage in too_large(planned, device)[:1]:
         needed = f"{stage.cost.memory / 2**30:,.0f} GiB on each of {stage.cost.ranks} devices"
@@ -101,10 +105,9 @@ def plan(
         enough = "64 GPUs per model are not enough" if gpus is None else f"{gpus} GPUs per model are enough"
         say(f"does not fit: {stage.stage} needs {needed}; {enough}. {HELP}")
     longest, fitting = int(sizes.lengths.sum(axis=1).max(initial=0)), longest_that_trains(run, device, sizes)
-    if fitting > 0:
+    if 0 < fitting < PLENTY * longest:
         say(f"pairs of up to {fitting:,} tokens fit; the longest one here has {longest:,}")
     show_warmup(run)
-    say("(times from rates measured on one H200; plan for other devices with --device)")
     say(_layout(prove_small(run)))
     _say_what_it_can_show(run, sizes.prompts)
     if missing:
