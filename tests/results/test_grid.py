@@ -83,7 +83,7 @@ def test_by_command(done, form):
     assert all(name in found.output for name in done.recipe.policies)
 
 
-@pytest.mark.parametrize("width", [40, 80])
+@pytest.mark.parametrize("width", [40, 60])
 def test_nothing_is_left_out_on_a_narrow_terminal(done, width):
     narrow, wide = (
         CliRunner().invoke(app, ["table", str(done.folder)], env={"COLUMNS": str(columns)}).output
