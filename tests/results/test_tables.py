@@ -7,7 +7,7 @@ import pytest
 from tests.worlds.pipeline import recipe
 from unmdpo.recipe import Recipe
 from unmdpo.recipe.evaluation import PrimaryRecipe
-from unmdpo.results.tables import answer
+from unmdpo.results.tables import UNTRUSTED, answer, judge_accuracy, judge_mark
 
 ASKED = PrimaryRecipe(policy="a", against="dpo", panel="test", judge="")
 
@@ -36,6 +36,21 @@ def test_better_by_length_alone():
     assert told(61.2, 55.0, 67.0, 0.001, adjusted=(51.0, 45.0, 57.0)).endswith(
         "At equal length, 51.0 % [45.0, 57.0], so it may be length alone."
     )
+
+
+@pytest.mark.parametrize(
+    ("judge", "length", "pairs", "mark", "ending"),
+    [
+        (0.6, 0.55, 200, "", "55.0 %"),
+        (0.55, 0.55, 200, UNTRUSTED, ": do not judge by it"),
+        (0.45, 0.3, 200, UNTRUSTED, ": do not judge by it"),
+        (1.0, 0.0, 9, "a judge that was measured on 9 pairs only", ": too few to rely on"),
+    ],
+)
+def test_what_a_judge_s_accuracy_says(judge, length, pairs, mark, ending):
+    notes = {"held_out": {"judge": judge, "length": length, "pairs": pairs}}
+    assert judge_mark(notes) == mark
+    assert judge_accuracy("judge", notes).endswith(ending)
 
 
 def test_worse_and_a_judge_that_nobody_should_believe():

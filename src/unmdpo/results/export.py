@@ -9,7 +9,7 @@ import yaml
 from huggingface_hub import EvalResult, ModelCardData
 
 from unmdpo.core.errors import UserError, disk_problem
-from unmdpo.core.files import check_new, check_outside_stores, read_small_json, replacing, sha256
+from unmdpo.core.files import check_new, check_outside_stores, expand_home, read_small_json, replacing, sha256
 from unmdpo.engine.adapters import is_adapter
 from unmdpo.engine.folder import CARD, CHECKSUMS
 from unmdpo.engine.inference.judges import kind_of
@@ -73,7 +73,10 @@ def _card(card: str, run: Run, policy: str, place: str, licence: str | None) -> 
 
 
 def _header(known: dict[str, Any], run: Run, policy: str, place: str, licence: str | None) -> str:
-    """Metadata as the Hub reads it, with the win rates as results (`model-index`)."""
+    """Metadata as the Hub reads it, with the win rates as results (`model-index`). A folder of this machine is no
+    base model there."""
+    if expand_home(known["base_model"]).exists():
+        del known["base_model"]
     results = [
         EvalResult("text-generation", found.panel, found.panel, name, value, metric_name=f"{label}, by {found.judge}")
         for found in _found(run, policy)

@@ -13,7 +13,7 @@ from unmdpo.recipe import Recipe
 from unmdpo.recipe.seeds import TrainingRun
 from unmdpo.results.policy import Policy
 from unmdpo.results.scale import FittedScale
-from unmdpo.results.tables import UNTRUSTED, Table, answer, judge_accuracy, trusted
+from unmdpo.results.tables import Table, answer, judge_accuracy, judge_mark
 from unmdpo.scale.check import Check
 from unmdpo.stages.answers import GENERATION_STAGE
 from unmdpo.stages.data import COMPARISONS_STAGE, PANEL_STAGE
@@ -150,9 +150,7 @@ class Run(Pipeline):
         for name in [] if self.recipe.evaluation is None else self.recipe.evaluation.all_judges:
             stages = (kind.stage_name(*([name] if name else [])) for kind in (JUDGE_STAGE, MEASURED_STAGE))
             made = next((self.finished[stage] for stage in stages if stage in self.finished), None)
-            marks[name] = "a judge that was not measured here"
-            if made is not None:
-                marks[name] = "" if trusted(made.manifest["notes"]) else UNTRUSTED
+            marks[name] = "a judge that was not measured here" if made is None else judge_mark(made.manifest["notes"])
         return marks
 
     @property

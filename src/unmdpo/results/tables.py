@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 UNTRUSTED = "a judge that is no better than length"
+FEW_PAIRS = 50  # on which an accuracy is known to some 14 points
 SURE, EVEN = 0.05, 50.0  # largest chance of a result that counts, and the win rate of equals, in percent
 
 
@@ -48,13 +49,17 @@ def judge_accuracy(name: str, notes: Mapping[str, Any]) -> str:
     )
     left_out = ", ".join(f"{count:,} {why}" for why, count in notes.get("left_out", {}).items() if count)
     said += f" (left out: {left_out})" if left_out else ""
-    return said if trusted(notes) else f"{said}: do not judge by it"
+    mark = judge_mark(notes)
+    return f"{said}: {'do not judge by it' if mark == UNTRUSTED else 'too few to rely on'}" if mark else said
 
 
-def trusted(notes: Mapping[str, Any]) -> bool:
-    """Whether a judge does better than chance, and than preferring the longer response."""
+def judge_mark(notes: Mapping[str, Any]) -> str:
+    """What a reader should know about a judge if its accuracy does not speak for it: it should be better than chance,
+    and than preferring the longer response."""
     found = notes["held_out"]
-    return bool(found["judge"] > max(found["length"], 0.5))
+    if found["judge"] <= max(found["length"], 0.5):
+        return UNTRUSTED
+    return f"a judge that was measured on {found['pairs']} pairs only" if found["pairs"] < FEW_PAIRS else ""
 
 
 def answer(summary: Mapping[str, Any], asked: PrimaryRecipe, mark: str = "") -> str | None:
