@@ -179,7 +179,7 @@ def test_lora_trains_the_adapter_and_nothing_else(tmp_path):
     save_checkpoint(one, tmp_path / "checkpoints")
     save_adapter(adapted, tmp_path / "adapter", one.masters.named)
     assert (tmp_path / "adapter" / "adapter_model.safetensors").stat().st_size < 100_000
-    weights, rounding = merge_weights(adapted, one.masters.named)
+    weights, rounding = merge_weights(adapted.get_base_model(), one.masters.named)
     plain = copy.deepcopy(model)
     plain.load_state_dict(weights)
     assert rounding < 1e-4  # float32 keeps what the adapter learned
@@ -246,7 +246,7 @@ def test_merging_says_what_rounding_cost():
     list(one.run())
     masters = {name: value.detach().clone() for name, value in one.masters.named.items()}
     adapted.to(torch.bfloat16)  # as on a GPU
-    weights, rounding = merge_weights(adapted, masters)
+    weights, rounding = merge_weights(adapted.get_base_model(), masters)
     assert rounding > 0.5
     assert all(weight.dtype == torch.bfloat16 for weight in weights.values())
     assert weights.keys() == model.state_dict().keys()
@@ -277,7 +277,7 @@ def test_a_base_in_four_bits_is_proven_and_trained(tokenizer, tmp_path):
     lines = list(one.run())
     assert lines[0]["loss"] == pytest.approx(0.6931, abs=1e-3)
     assert lines[-1]["loss"] < 0.6
-    weights, _ = merge_weights(adapted, one.masters.named)
+    weights, _ = merge_weights(adapted.get_base_model(), one.masters.named)
     plain = copy.deepcopy(model)
     plain.load_state_dict(weights)
     found, expected = score(PairScorer(plain), data.pairs, 64), score(scorer, data.pairs, 64)

@@ -52,7 +52,7 @@ def test_defaults_are_the_papers_contract(recipe_file):
     recipe = load_recipe(recipe_file(MINIMAL))
     training = recipe.training
     assert (recipe.seed, training.updates, training.batch, training.learning_rate) == (42, 150, 128, 1e-6)
-    assert (training.warmup, training.weight_decay, training.betas) == (20, 0.1, (0.9, 0.98))
+    assert (training.warmup_of(150), training.weight_decay, training.betas) == (20, 0.1, (0.9, 0.98))
     assert (training.eps, training.clip, recipe.data.max_length) == (1e-5, 1.0, 4096)
     pilots = recipe.pilots
     assert (pilots.folds, pilots.fold_seed, pilots.objective) == (5, 260836, "fixed-margin")

@@ -14,6 +14,7 @@ import unmdpo
 from tests.worlds.pipeline import recipe
 from unmdpo.cli import app
 from unmdpo.core.errors import UserError
+from unmdpo.core.files import sha256
 from unmdpo.data import Message
 from unmdpo.execute import execute
 from unmdpo.results.export import export_policy
@@ -226,6 +227,17 @@ def test_an_adapter_is_exported_with_a_card_of_its_own(folder, store, tmp_path):
     assert (out / "adapter_model.safetensors").is_file()
     assert "trained with `dpo` by unmdpo" in (out / "README.md").read_text()
     assert "README.md" not in json.loads((out / "checksums.json").read_text())
+    said = command("export", run.folder, "lora", tmp_path / "merged", "--merge")
+    assert said.exit_code == 0, said.output
+    places = (tmp_path / "merged", out, run.recipe.model.path)
+    tokens = torch.arange(1, 9)[None]
+    merged, adapted, initial = (AutoModelForCausalLM.from_pretrained(place)(tokens).logits for place in places)
+    assert (merged - adapted).abs().max() < 1e-2 * (merged - initial).abs().max()
+    assert not list((tmp_path / "merged").glob("adapter*"))
+    card = (tmp_path / "merged" / "README.md").read_text()
+    assert (ModelCard(card).data.library_name, "## SHA-256" in card) == ("transformers", False)
+    for name, expected in json.loads((tmp_path / "merged" / "checksums.json").read_text()).items():
+        assert sha256(tmp_path / "merged" / name) == expected
 
 
 @pytest.mark.parametrize(

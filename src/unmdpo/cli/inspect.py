@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unmdpo.cli.output import cell, check_target, say
-from unmdpo.cli.run import HERE, Overrides, RecipeArgument, StoreOption, open_named, show_outcomes, show_warmup
+from unmdpo.cli.run import HERE, Overrides, RecipeArgument, StoreOption, open_named, show_outcomes
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -65,7 +65,6 @@ def check(
     for line in count_fitting(run):
         say(line)
     say(_layout(prove_small(run)))
-    show_warmup(run)
     read = run.finished.get("comparisons")
     _say_what_it_can_show(run, None if read is None else int(read.manifest["notes"]["prompts"]))
     say(f"Ready: unmdpo run {recipe} ({len(wanted)} stages, {len(run.finished)} finished)")
@@ -107,7 +106,6 @@ def plan(
     longest, fitting = int(sizes.lengths.sum(axis=1).max(initial=0)), longest_that_trains(run, device, sizes)
     if 0 < fitting < PLENTY * longest:
         say(f"pairs of up to {fitting:,} tokens fit; the longest one here has {longest:,}")
-    show_warmup(run)
     say(_layout(prove_small(run)))
     _say_what_it_can_show(run, sizes.prompts)
     if missing:

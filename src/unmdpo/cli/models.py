@@ -59,6 +59,9 @@ def export(
     folder: Annotated[Path, typer.Argument(help="A new folder for the model.")],
     overrides: Overrides = None,
     adapter: Annotated[bool, typer.Option("--adapter", help="Only the adapter, of a policy that was merged.")] = False,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Of an adapter, the whole model: its base model with the adapter added.")
+    ] = False,
     licence: Annotated[str | None, typer.Option("--license", help="For the model card, such as apache-2.0.")] = None,
     push: Annotated[
         str | None, typer.Option(help="Also upload it to the Hub, as owner/name; new ones are private.")
@@ -70,7 +73,7 @@ def export(
     from unmdpo.engine.folder import push as upload
     from unmdpo.results.export import export_policy
 
-    written = export_policy(run, policy, folder, adapter=adapter, licence=licence)
+    written = export_policy(run, policy, folder, adapter=adapter, merge=merge, licence=licence)
     say(f"{policy}: {written!s}")
     if push is not None:
         say(f"{policy}: {upload(written, push)}")

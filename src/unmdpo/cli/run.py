@@ -106,7 +106,6 @@ def run(
         say(f"data: {counted.line()}")
     if not quiet:
         say(f"run: {run.folder}", err=True)
-        show_warmup(run)
         _show_policies(run)
 
 
@@ -117,17 +116,6 @@ def _print_rows(run: "Run") -> None:
     for row in run.table() if run.summarized else []:
         say(json.dumps({"event": "row", **row}, ensure_ascii=False))
     say(json.dumps({"event": "run", "folder": str(run.folder)}, ensure_ascii=False))
-
-
-def show_warmup(run: "Run") -> None:
-    """Says so if training ends before the learning rate is reached, as in a quick trial."""
-    training = run.recipe.training
-    if training.updates is not None and training.updates <= training.warmup:
-        say(
-            f"note: all {training.updates} updates are warm-up, so the learning rate is never reached: "
-            f"training.warmup={training.updates // 10} would change that",
-            err=True,
-        )
 
 
 def _show_policies(run: "Run") -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from peft import PeftModel as PeftModel
 
 ADAPTER = "default"  # PEFT's name for the only adapter
+BEFORE = "base_model.model."  # in the names of a saved adapter's weights
 BASE = ".base_layer."  # in the names of weights that have an adapter beside them
 
 
@@ -45,7 +46,6 @@ def add_lora(
         target_modules=settings.targets,
         exclude_modules=_left_out(model, settings, left_out),
         task_type="CAUSAL_LM" if model.can_generate() else None,
-        base_model_name_or_path=base,
     )
     with torch.random.fork_rng():
         try:
@@ -99,6 +99,7 @@ def attach(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
     from peft import PeftConfig, get_peft_model, load_peft_weights, set_peft_model_state_dict  # noqa: PLC0415 - an extra
 
     config = PeftConfig.from_pretrained(str(folder))
+    config.base_model_name_or_path = None  # PEFT would warn that the model lies elsewhere than where it was trained
     adapted = get_peft_model(model, config, autocast_adapter_dtype=False)
     _start(model, seed=0)
     try:
@@ -112,6 +113,16 @@ def attach(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
             f"have no place, such as {wrong[0]}"
         )
     return model
+
+
+def read_masters(folder: Path) -> dict[str, Tensor]:
+    """The float32 weights of a saved adapter, by the names that they have in its model."""
+    from peft import load_peft_weights  # noqa: PLC0415 - an extra
+
+    found = load_peft_weights(str(folder), device="cpu")
+    return {
+        f"{name.removeprefix(BEFORE).removesuffix('.weight')}.{ADAPTER}.weight": value for name, value in found.items()
+    }
 
 
 def is_adapter(folder: Path) -> bool:
@@ -134,7 +145,7 @@ def _start(model: PreTrainedModel, seed: int) -> None:
 
 def save_adapter(adapted: "PeftModel", folder: Path, masters: Mapping[str, Tensor]) -> None:
     """Saves only the adapter, in PEFT's format, with the float32 `masters` of its weights."""
-    weights = {f"base_model.model.{name}": value for name, value in masters.items()}
+    weights = {f"{BEFORE}{name}": value for name, value in masters.items()}
     configs: Any = adapted.peft_config.values()
     for config in configs:
         if isinstance(config.target_modules, set):  # whose order changes from one process to the next
@@ -143,10 +154,9 @@ def save_adapter(adapted: "PeftModel", folder: Path, masters: Mapping[str, Tenso
 
 
 @torch.no_grad()
-def merge_weights(adapted: "PeftModel", masters: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], float]:
-    """The base model's weights with the adapter added, and what rounding them cost: the size of the rounding errors,
+def merge_weights(model: PreTrainedModel, masters: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], float]:
+    """The weights of a model with its adapter added, and what rounding them cost: the size of the rounding errors,
     relative to the adapter's change. From the float32 `masters`, in float32, and rounded once."""
-    model: Any = adapted.get_base_model()
     kept = {name for name, _ in [*model.named_parameters(remove_duplicate=False), *model.named_buffers()]}
     weights = {name: value for name, value in model.state_dict().items() if name in kept and ".lora_" not in name}
     change = error = 0.0

@@ -72,13 +72,17 @@ def _export(
                 aside.mkdir(exist_ok=True)
                 save(aside)
                 tokenizer.save_pretrained(aside)
-                sums = {path.name: sha256(path) for path in sorted(aside.iterdir()) if path.name != CARD}
-                (aside / CHECKSUMS).write_text(json.dumps(sums, indent=2) + "\n", "utf-8")
-                (aside / CARD).write_text(model_card(provenance, sums), "utf-8")
+                (aside / CARD).write_text(model_card(provenance, write_checksums(aside)), "utf-8")
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno else error
             raise UserError(f"{folder}: the model could not be written: {reason}") from error
     ranks.wait()
+
+
+def write_checksums(folder: Path) -> dict[str, str]:
+    sums = {path.name: sha256(path) for path in sorted(folder.iterdir()) if path.name != CARD}
+    (folder / CHECKSUMS).write_text(json.dumps(sums, indent=2) + "\n", "utf-8")
+    return sums
 
 
 def push(folder: Path, name: str) -> str:

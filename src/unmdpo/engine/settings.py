@@ -90,6 +90,7 @@ class AdapterSettings(Strict):
 
 
 PAPER_UPDATES = 150
+WARMUP = 20
 
 
 class Budget(Strict):
@@ -135,7 +136,9 @@ class TrainingSettings(DefaultBudget):
 
     batch: Count = Field(128, description="pairs in a global batch")
     learning_rate: Rate = Field(1e-6, description="the paper's, for 1B; 5e-5 suits 135M")
-    warmup: Annotated[int, Field(ge=0)] = Field(20, description="updates before the full learning rate is reached")
+    warmup: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="updates before the full learning rate is reached; default: 20, and a quarter at most"
+    )
     schedule: Schedule = Field("constant", description="learning rate schedule after the warm-up")
     weight_decay: Nonnegative = Field(0.1, description="AdamW's")
     betas: Shares = Field((0.9, 0.98), description="AdamW's shares of the past in its moments")
@@ -177,6 +180,10 @@ class TrainingSettings(DefaultBudget):
             return self.updates
         assert self.epochs is not None  # one of the two is always set
         return self.epochs * updates_per_epoch(slots, self.batch)
+
+    def warmup_of(self, updates: int) -> int:
+        """The paper's 20 updates; a training that is shorter than the paper's should not be all warm-up."""
+        return min(WARMUP, updates // 4) if self.warmup is None else self.warmup
 
     def with_overrides(self, overrides: TrainingOverrides) -> Self:
         """These settings with the overrides of one pilot or policy."""

@@ -10,12 +10,14 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from unmdpo.core.errors import UserError, disk_problem
 from unmdpo.core.files import check_new, check_outside_stores, expand_home, read_small_json, replacing, sha256
-from unmdpo.engine.adapters import is_adapter
-from unmdpo.engine.folder import CARD, CHECKSUMS
+from unmdpo.engine.adapters import is_adapter, merge_weights, read_masters, without_adapter
+from unmdpo.engine.folder import CARD, CHECKSUMS, gathered, write_checksums
 from unmdpo.engine.inference.judges import kind_of
+from unmdpo.results.policy import Policy
 from unmdpo.results.run import Run
 from unmdpo.results.tables import judged_by
 from unmdpo.results.tasks import losses
+from unmdpo.stages.answers import open_policy
 from unmdpo.stages.policies import POLICY_STAGE
 from unmdpo.stages.shared.files import ADAPTER
 
@@ -34,11 +36,15 @@ print(tokenizer.decode(model.generate(**tokens, max_new_tokens=512)[0], skip_spe
 """
 
 
-def export_policy(run: Run, policy: str, folder: Path, *, adapter: bool = False, licence: str | None = None) -> Path:
-    """Copies a policy to a new folder, checked file by file, with its card."""
+def export_policy(
+    run: Run, policy: str, folder: Path, *, adapter: bool = False, merge: bool = False, licence: str | None = None
+) -> Path:
+    """Copies a policy to a new folder, checked file by file, with its card; or, of an adapter, the merged model."""
     check_outside_stores(folder)
     check_new(folder)
     source = _files(run, policy, adapter)
+    if merge and not is_adapter(source):
+        raise UserError(f"'{policy}' is a whole model already: leave --merge out")
     card = (source / CARD).read_text("utf-8")
     for name, expected in read_small_json(source / CHECKSUMS).items():
         if not (source / name).is_file() or sha256(source / name) != expected:
@@ -46,7 +52,11 @@ def export_policy(run: Run, policy: str, folder: Path, *, adapter: bool = False,
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with replacing(folder) as aside:
-            shutil.copytree(source, aside, dirs_exist_ok=True)
+            if merge:
+                _write_merged(run.policy(policy), aside)
+                card = card.replace("library_name: peft", "library_name: transformers").partition("\n## SHA-256")[0]
+            else:
+                shutil.copytree(source, aside, dirs_exist_ok=True)
             (aside / CARD).write_text(_card(card, run, policy, folder.name, licence), "utf-8")
     except OSError as error:
         raise UserError(disk_problem(error)) from error
@@ -61,6 +71,16 @@ def _files(run: Run, policy: str, adapter: bool) -> Path:
     if not (artifact.path / ADAPTER.name).is_dir():
         raise UserError(f"'{policy}' was trained without an adapter: leave --adapter out")
     return artifact.path / ADAPTER.name
+
+
+def _write_merged(policy: Policy, aside: Path) -> None:
+    """The model with its adapter added, as training writes it with `adapter.merge`."""
+    assert policy.source is not None
+    model = open_policy(policy.source, policy, four_bit=policy.four_bit)
+    weights, _ = merge_weights(model, read_masters(policy))
+    shutil.copytree(policy, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns("adapter_*", CHECKSUMS))
+    without_adapter(model).save_pretrained(aside, state_dict=gathered(weights, model))
+    write_checksums(aside)
 
 
 def _card(card: str, run: Run, policy: str, place: str, licence: str | None) -> str:

@@ -257,7 +257,7 @@ def _export(trained: TrainedModel, choice: ObjectiveChoice, frozen: Tensor | Non
     export_adapter(trained.adapted, masters, tokenizer, place, alone)
     if not adapter.merge:
         return {}
-    weights, rounding = merge_weights(trained.adapted, masters)
+    weights, rounding = merge_weights(trainer.model, masters)
     export_model(without_adapter(trainer.model), tokenizer, job.folder / MODEL.name, provenance, weights)
     return {"merge_rounding": rounding}
 

@@ -12,7 +12,7 @@ from tests.worlds.engine import SETTINGS, encoded, same, trainer, weights, world
 from unmdpo.core.errors import UserError
 from unmdpo.engine.pairs.score import score
 from unmdpo.engine.pairs.scorer import PairScorer
-from unmdpo.engine.settings import ObjectiveChoice
+from unmdpo.engine.settings import ObjectiveChoice, TrainingSettings
 from unmdpo.engine.text.encoded import EncodedPairs
 from unmdpo.engine.training.checkpoint import checkpoints, load_checkpoint, save_checkpoint
 from unmdpo.engine.training.data import TrainingData
@@ -51,6 +51,11 @@ def test_learning_rates_by_hand():
     assert rate(70, "cosine") == pytest.approx(0.5e-6)
     assert rate(120, "cosine") == pytest.approx(0, abs=1e-15)
     assert learning_rate(0, peak=1.0, warmup=0, updates=5, schedule="constant") == 1.0
+
+
+def test_a_short_training_is_not_all_warmup():
+    assert [TrainingSettings().warmup_of(updates) for updates in (1, 24, 80, 150)] == [0, 6, 20, 20]
+    assert TrainingSettings(warmup=20).warmup_of(24) == 20
 
 
 # --- Updates --------------------------------------------------------------------------------------

@@ -109,8 +109,9 @@ class Trainer:
         """Does one update and returns its metrics."""
         s, batch = self.settings, self._global_batch()
         torch.manual_seed(update_seed(self.seed, self.update, self.ranks.rank))  # for dropout
+        warmup = s.warmup_of(self.updates)
         rate = learning_rate(
-            self.update, peak=s.learning_rate, warmup=s.warmup, updates=self.updates, schedule=s.schedule
+            self.update, peak=s.learning_rate, warmup=warmup, updates=self.updates, schedule=s.schedule
         )
         for group in self.optimizer.param_groups:
             group["lr"] = rate
