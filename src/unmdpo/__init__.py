@@ -64,11 +64,12 @@ def train(
     *,
     objective: str = "dpo",
     scale: str | None = None,
+    settings: Mapping[str, Any] | None = None,
     tokenizer: "PreTrainedTokenizerBase | str | Path | None" = None,
     store: str | Path | None = None,
     jobs: int | None = 1,
     progress: "bool | Callable[[dict[str, Any]], object]" = True,
-    **settings: Any,
+    **sections: Any,
 ) -> "Policy":
     """Trains one policy and returns it: a folder for `from_pretrained`, which also answers (`generate`).
 
@@ -78,15 +79,16 @@ def train(
 
     `model` is a Hub name, a folder, or a model that Transformers loaded; `dataset` a Hub name, a file, or rows, such
     as a `datasets.Dataset`. `scale` names an estimator, for objectives with a prompt scale; by default, the one that
-    does best on unseen prompts. Everything else follows from model and data, as in the recipe that `unmdpo init`
-    writes, unless `settings` say otherwise: they are sections of a recipe.
+    does best on unseen prompts; `settings` are the objective's own. Everything else follows from model and data, as in
+    the recipe that `unmdpo init` writes, unless you name `sections` of a recipe.
 
         unmdpo.train(model, rows, beta=0.1, training={"learning_rate": 1e-5, "epochs": 1, "adapter": {"rank": 16}})
-        unmdpo.train(model, rows, objective="fixed-margin", policies={"policy": {"settings": {"tau": 0.5}}})
+        unmdpo.train(model, rows, objective="cdpo", settings={"flips": 0.1})  # TRL's label_smoothing
+        unmdpo.train(model, rows, data={"validation": {"fraction": 0.1}}, training={"validate_updates": 25})
 
-    The losses of all updates are in `policy.parent / "metrics.jsonl"`; with `progress=function`, every event has the
-    latest one. The same call again returns the finished policy, or goes on where it was stopped. `unmdpo runs` lists
-    what a store holds, `unmdpo rm` and `unmdpo gc --delete` remove it.
+    The losses of all updates, and what validations found (`eval_…`), are in `policy.parent / "metrics.jsonl"`; with
+    `progress=function`, every event has the latest one. The same call again returns the finished policy, or goes on
+    where it was stopped. `unmdpo runs` lists what a store holds, `unmdpo rm` and `unmdpo gc --delete` remove it.
     """
     from contextlib import nullcontext  # noqa: PLC0415
 
@@ -95,6 +97,6 @@ def train(
 
     place = _store(store)
     with nullcontext() if needs_strengths(objective) else strengths_come_later():  # to others, none is no news
-        recipe = recipe_of(model, dataset, objective, scale, tokenizer, place, settings)
+        recipe = recipe_of(model, dataset, objective, scale, tokenizer, place, settings, sections)
         done = run(recipe, store=place, until=f"policy[{POLICY}]", jobs=jobs, progress=progress)
     return done.policy(POLICY)

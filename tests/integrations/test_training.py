@@ -111,13 +111,13 @@ def test_a_dataset_and_a_loaded_model_with_a_scale(tmp_path, model, rows):
 def test_an_objective_that_needs_a_scale_gets_one(tmp_path, model, rows):
     from unmdpo.integrations.training import recipe_of
 
-    recipe = recipe_of(str(model), rows, "unm-wr", None, None, tmp_path, {"seed": 7})
+    recipe = recipe_of(str(model), rows, "unm-wr", None, None, tmp_path, {"tau": 0.5}, {"seed": 7})
     assert (recipe.seed, recipe.scales["q"].estimator, recipe.policies["policy"].scale) == (7, "auto", "q")
     assert recipe.training.epochs == recipe.pilots.epochs == 2
     with pytest.raises(UserError, match="objective 'dpo' does not use a scale"):
-        recipe_of(str(model), rows, "dpo", "ridge", None, tmp_path, {})
+        recipe_of(str(model), rows, "dpo", "ridge", None, tmp_path, None, {})
     with pytest.raises(UserError, match="did you mean 'dpo'"):
-        recipe_of(str(model), rows, "dpoo", None, None, tmp_path, {})
+        recipe_of(str(model), rows, "dpoo", None, None, tmp_path, None, {})
 
 
 def test_columns_of_any_name(tmp_path, model, rows):

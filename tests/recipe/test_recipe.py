@@ -119,6 +119,10 @@ def test_another_place_takes_nothing_from_the_old_one(tmp_path, by_override):
 
 MISTAKES = {
     "key of a section": (MINIMAL + "learning_rate: 1e-4\n", "unknown key; did you mean 'training.learning_rate'?"),
+    "a name of TRL's": (
+        MINIMAL + "training: {max_steps: 3}\n",
+        "training.max_steps: unknown key; here it is training.updates",
+    ),
     "unknown key": (MINIMAL + "trainning: {}\n", ":13: trainning: unknown key; did you mean 'training'?"),
     "unknown inner key": (
         changed("{objective: dpo}", "{objectve: dpo}"),

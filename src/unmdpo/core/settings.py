@@ -97,6 +97,24 @@ class Strict(BaseModel):
             ) from error
 
 
+ELSEWHERE = {  # what settings are called in other trainers
+    "label_smoothing": "the objective cdpo or robust-dpo with settings: {flips: …}",
+    "loss_type": "a policy's objective",
+    "num_train_epochs": "training.epochs",
+    "max_steps": "training.updates",
+    "per_device_train_batch_size": "training.batch, the pairs of an update on all devices",
+    "gradient_accumulation_steps": "training.batch, the pairs of an update; memory decides how it is cut",
+    "warmup_steps": "training.warmup",
+    "warmup_ratio": "training.warmup, a number of updates",
+    "lr_scheduler_type": "training.schedule",
+    "eval_steps": "training.validate_updates",
+    "peft_config": "training.adapter",
+    "lora_r": "training.adapter.rank",
+    "rpo_alpha": "training.sft",
+    "ref_model": "reference",
+}
+
+
 def _hinted(detail: "ErrorDetails", kind: type[BaseModel]) -> "ErrorDetails":
     if detail["type"] != "extra_forbidden" or len(detail["loc"]) > 1:
         return detail
@@ -104,6 +122,7 @@ def _hinted(detail: "ErrorDetails", kind: type[BaseModel]) -> "ErrorDetails":
     known = {key: field.annotation for key, field in kind.model_fields.items()}
     inside = [key for key, part in known.items() if name in getattr(part, "model_fields", ())]
     hint = f"did you mean '{inside[0]}.{name}'?" if inside else did_you_mean(name, known)
+    hint = f"here it is {ELSEWHERE[name]}" if name in ELSEWHERE else hint
     return {**detail, "type": "unknown_key", "msg": f"unknown key; {hint}", "ctx": {"hint": hint}}
 
 

@@ -84,7 +84,9 @@ class Board(View):
     def progress(self, stage: str, text: str) -> None:
         since, _ = self.working.get(stage, (time.monotonic(), ""))
         self.working[stage] = (since, text)
-        self.remaining.note(stage, fraction(text) or 0.0)
+        share = fraction(text)
+        if share is not None:
+            self.remaining.note(stage, share)
 
     def retried(self, stage: str, why: str) -> None:
         self.progress(stage, why)

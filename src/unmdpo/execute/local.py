@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 
-from unmdpo.core.errors import OutOfMemory, UnmdpoWarning, UserError
+from unmdpo.core.errors import OutOfMemory, Stopped, UnmdpoWarning, UserError
 from unmdpo.core.processes import cores
 from unmdpo.engine.cost import USABLE, available
 from unmdpo.execute.gpu_scheduler import Attempt, GpuScheduler, Memory, Need, gpu_memory, gpu_names, need_of
@@ -64,13 +64,11 @@ def side_by_side(run: Pipeline, missing: Sequence[str], jobs: int, view: View) -
     crew = _Crew(run, missing, jobs, view)
     with shared_gpus(wanted=crew.has_gpus) as environment, crew.workers.stopped_at_the_end():
         crew.find_gpus(environment)
-        while crew.waiting or crew.workers.busy:
-            crew.start_what_fits()
-            crew.receive()
-            crew.notice_dead_workers()
-            if crew.stuck:
-                break  # the remaining stages need one that failed
-            time.sleep(POLL)
+        try:
+            crew.work()
+        except (KeyboardInterrupt, Stopped):
+            view.noted("stopping: what is at work saves where it is")
+            raise
     raise_failures(crew.failures, crew.waiting)
 
 
@@ -93,6 +91,15 @@ class _Crew:
         gpus = gpu_names()
         self.has_gpus, self.workers = bool(gpus), Workers(run, jobs, gpus)
         self._total, self.gpus = float("inf"), GpuScheduler([float("inf")])
+
+    def work(self) -> None:
+        while self.waiting or self.workers.busy:
+            self.start_what_fits()
+            self.receive()
+            self.notice_dead_workers()
+            if self.stuck:
+                return  # the remaining stages need one that failed
+            time.sleep(POLL)
 
     def find_gpus(self, environment: Mapping[str, str]) -> None:
         """Finds out how much memory they have, and whether workers can use them in this environment."""

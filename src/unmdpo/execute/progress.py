@@ -135,7 +135,8 @@ class Events(View):
 
 
 class Lines(View):
-    """A plain line when something starts or ends; in between at most one per interval, about all that is going on."""
+    """A plain line when something starts or ends, or says more than a count; in between at most one per interval,
+    about all that is going on."""
 
     wants_estimates = True
 
@@ -157,7 +158,11 @@ class Lines(View):
         self._print(f"{stage}: started{where and ' on ' + where}")
 
     def progress(self, stage: str, text: str) -> None:
-        self.remaining.note(stage, fraction(text) or 0.0)
+        share = fraction(text)
+        if share is None:
+            self._print(f"{stage}: {text}")
+            return
+        self.remaining.note(stage, share)
         self.working[stage] = text
         if time.monotonic() - self.last >= self.interval:
             left = self.remaining.text()

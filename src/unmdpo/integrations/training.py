@@ -36,11 +36,14 @@ def recipe_of(
     scale: str | None,
     tokenizer: "PreTrainedTokenizerBase | str | Path | None",
     store: Path,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, Any] | None,
+    sections: Mapping[str, Any],
 ) -> Recipe:
-    """The recipe that `unmdpo init` would write, with one policy; `settings` are merged over it."""
-    source = resolve(ModelSource, {"path": _model(model, tokenizer, store), **settings.get("model", {})}, "model")
-    asked = {key: value for key, value in settings.get("data", {}).items() if key in RowsRecipe.model_fields}
+    """The recipe that `unmdpo init` would write, with one policy; `sections` are merged over it, and the policy's own
+    `settings`."""
+    own = {} if settings is None else {"settings": dict(settings)}
+    source = resolve(ModelSource, {"path": _model(model, tokenizer, store), **sections.get("model", {})}, "model")
+    asked = {key: value for key, value in sections.get("data", {}).items() if key in RowsRecipe.model_fields}
     rows = resolve(RowsRecipe, {"path": _rows(dataset, store), **asked}, "data")
     known = OBJECTIVES.get(objective)
     seen, draft = drafted(reference(rows), reading(rows), source)
@@ -59,9 +62,9 @@ def recipe_of(
         "training": draft.training,
         "pilots": draft.budget,
         "scales": {} if scale is None else fitted,
-        "policies": {POLICY: {"objective": objective} | ({} if scale is None else {"scale": SCALE})},
+        "policies": {POLICY: {"objective": objective} | own | ({} if scale is None else {"scale": SCALE})},
     }
-    return parse_recipe(merge(described, dict(settings)))
+    return parse_recipe(merge(described, dict(sections)))
 
 
 def needs_strengths(objective: str) -> bool:

@@ -34,7 +34,9 @@ def packaged() -> dict[str, str]:
 
 def parse_recipe(described: Mapping[str, Any], overrides: Sequence[str] = ()) -> Recipe:
     """A recipe from a dictionary, which may extend others, as a file may."""
-    return _loaded(Document(as_yaml(dict(described)), "recipe"), overrides)
+    document = Document(as_yaml(dict(described)), "recipe")
+    document.places.clear()  # nobody wrote its lines
+    return _loaded(document, overrides)
 
 
 def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:

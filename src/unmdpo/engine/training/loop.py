@@ -9,6 +9,7 @@ import contextlib
 import json
 import shutil
 import signal
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -238,3 +239,5 @@ class StopRequests:
             signal.raise_signal(number)
         self._seen.add(number)
         self.asked = self.asked or number
+        if number == signal.SIGINT:
+            print("stopping after this update; once more stops at once", file=sys.stderr, flush=True)

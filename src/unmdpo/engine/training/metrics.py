@@ -44,13 +44,18 @@ class JsonLines:
 
 
 class Progress:
-    """Reports progress as a short text after every update."""
+    """Reports progress as a short text after every update, with what the last validation found."""
 
     def __init__(self, updates: int, show: Callable[[str], object]) -> None:
         self.updates, self.show = updates, show
+        self._following, self._validated = 0, dict[str, float]()
 
     def log(self, update: int, metrics: Metrics) -> None:
-        self.show(describe_progress(update, self.updates, metrics))
+        if update != self._following:
+            self.show(f"goes on after update {update} of {self.updates}")
+        self._following = update + 1
+        self._validated |= {name: value for name, value in metrics.items() if name.startswith("eval_")}
+        self.show(describe_progress(update, self.updates, {**self._validated, **metrics}))
 
     def close(self) -> None: ...
 
@@ -61,7 +66,9 @@ def describe_progress(update: int, updates: int, metrics: Metrics) -> str:
     if "loss" in metrics:
         parts.append(f"loss {metrics['loss']:.4f}")
     if "rewards/accuracies" in metrics:
-        parts.append(f"accuracy {metrics['rewards/accuracies']:.2f}")
+        held_out = metrics.get("eval_rewards/accuracies")
+        beside = "" if held_out is None else f", held out {held_out:.2f}"
+        parts.append(f"accuracy {metrics['rewards/accuracies']:.2f}{beside}")
     pace = metrics.get("throughput/pairs_per_s", 0.0)
     if pace > 0:
         parts += [f"{pace:.1f} pairs/s", f"{metrics['throughput/tokens_per_s']:,.0f} tokens/s"]
