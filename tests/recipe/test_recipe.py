@@ -97,6 +97,14 @@ def test_overrides(recipe_file):
     assert recipe.policies["o"].objective == "odpo"
 
 
+def test_a_policy_more_does_not_change_the_question():
+    recipe = load_recipe(
+        "hs3-1b", ["policies.more={objective: dpo, settings: {beta: 0.1}}", "policies.dpo.settings.beta=0.2"]
+    )
+    assert recipe.policies["more"].settings == {"beta": 0.1}
+    assert (len(recipe.policies), recipe.primary) == (13, load_recipe("hs3-1b").primary)
+
+
 @pytest.mark.parametrize("by_override", [True, False])
 def test_another_place_takes_nothing_from_the_old_one(tmp_path, by_override):
     """The old revision, or the old kind of judge, would be an error at best."""

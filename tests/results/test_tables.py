@@ -7,7 +7,7 @@ import pytest
 from tests.worlds.pipeline import recipe
 from unmdpo.recipe import Recipe
 from unmdpo.recipe.evaluation import PrimaryRecipe
-from unmdpo.results.tables import UNTRUSTED, answer, judge_accuracy, judge_mark
+from unmdpo.results.tables import UNTRUSTED, answer, doubts, judge_accuracy, judge_mark
 
 ASKED = PrimaryRecipe(policy="a", against="dpo", panel="test", judge="")
 
@@ -16,6 +16,8 @@ def told(value, low, high, p, *, adjusted=None, seeds=3, mark=""):
     outcome = {
         "win_rate": {"value": value, "low": low, "high": high},
         "p_win_rate": p,
+        "wins": 3,
+        "losses": 2,
         "length_adjusted": adjusted and dict(zip(("value", "low", "high"), adjusted, strict=True)),
         "seeds": dict.fromkeys(range(seeds)),
         "noise": {"seed": 3.0, "prompt": 50.0, "chance": 0.0},
@@ -30,6 +32,10 @@ def test_better():
         "Better: a won 61.2 % [55.0, 67.0] against dpo on the 200 prompts of test (p = 0.001), with 3 seeds. At equal "
         "length, 59.0 % [52.0, 66.0]."
     )
+
+
+def test_a_chance_that_is_too_small_to_write():
+    assert "(p < 0.001)" in told(61.2, 55.0, 67.0, 1e-6)
 
 
 def test_better_by_length_alone():
@@ -51,6 +57,13 @@ def test_what_a_judge_s_accuracy_says(judge, length, pairs, mark, ending):
     notes = {"held_out": {"judge": judge, "length": length, "pairs": pairs}}
     assert judge_mark(notes) == mark
     assert judge_accuracy("judge", notes).endswith(ending)
+
+
+def test_what_makes_numbers_hard_to_believe():
+    outcomes = {"a": {"wins": 0, "losses": 0}, "b": {"wins": 1, "losses": 0}, "c": {"wins": 0, "losses": 0}}
+    report = {"judges": {"": {"against": {"dpo": outcomes}}}}
+    assert list(doubts(report, 10, 100)) == ["tied with dpo on every prompt: a, c; train longer to tell them apart"]
+    assert next(doubts(report, 11, 100)) == "11 of 100 answers are cut off: raise evaluation.max_new_tokens"
 
 
 def test_worse_and_a_judge_that_nobody_should_believe():

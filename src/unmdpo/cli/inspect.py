@@ -94,7 +94,7 @@ def plan(
     wide.print(_plan_table(planned, speed))
     left = roughly(planned.seconds(speed))
     source = (
-        "measured here; --device h200 plans for a GPU" if speed.decoding else "by what one H200 reached; see --device"
+        "measured now; --device h200 plans for a GPU" if speed.decoding else "by what one H200 reached; see --device"
     )
     say(f"left to do: {left} on one device ({speed.useful / 1e12:,.2g} useful TFLOP/s, {source})")
     say(f"pilots take {100 * planned.pilot_share:.0f}% of all arithmetic")

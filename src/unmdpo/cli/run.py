@@ -167,7 +167,7 @@ def show_summary(run: "Run", *, full: bool = False) -> None:
                     by = judged_by(judge, marks[judge])
                     title = f"{panel}: {report['prompts']} prompts, against {opponent}{f', by {by}' if by else ''}"
                     show_outcomes(title, outcomes, seeds=full)
-        for remark in remarks(report, run.recipe.methods) if full else ():
+        for remark in (*run.doubts(panel), *(remarks(report, run.recipe.methods) if full else ())):
             console.print(f"{panel}: {remark}", markup=False, highlight=False)
     if not full:
         count = len(run.table().over_seeds())

@@ -153,7 +153,8 @@ class Draft:
             [f"{block}:", *(f"  {name}: {_flow(given)}" for name, given in methods[block].items())]
             for block in methods
         ]
-        return [f"pilots: {_flow({**self.budget, 'folds': 5})}", *chain.from_iterable(blocks)]
+        few = "" if self.prompts >= ENOUGH else f"  # {self.prompts:,} prompts are too few to learn a scale from"
+        return [f"pilots: {_flow({**self.budget, 'folds': 5})}{few}", *chain.from_iterable(blocks)]
 
     @property
     def _panel(self) -> str:

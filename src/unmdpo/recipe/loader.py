@@ -126,6 +126,8 @@ def _override(data: dict[str, Any], text: str) -> Key:
         if not isinstance(data, dict):
             raise UserError(f"override '{text}': '{key}' is a value and has no keys below it")
     found = Document(value, f"override '{text}'").data
+    if keys[:-1] == ("policies",) and keys[-1] not in data:  # in front: the last policy is the question
+        data |= {keys[-1]: None} | {name: data.pop(name) for name in [*data]}
     for old in _superseded(keys[-2] if len(keys) > 1 else "", data, {keys[-1]: found}):
         data.pop(old, None)
     data[keys[-1]] = found

@@ -47,7 +47,7 @@ def render(facts: Facts) -> str:
             *(
                 f"{panel}: {remark}"
                 for panel, report in facts.summary.items()
-                for remark in remarks(report, facts.run.recipe.methods)
+                for remark in (*facts.run.doubts(panel), *remarks(report, facts.run.recipe.methods))
             ),
         ],
         curves=Curves.of(facts.curves),

@@ -13,7 +13,7 @@ from unmdpo.recipe import Recipe
 from unmdpo.recipe.seeds import TrainingRun
 from unmdpo.results.policy import Policy
 from unmdpo.results.scale import FittedScale
-from unmdpo.results.tables import Table, answer, judge_accuracy, judge_mark
+from unmdpo.results.tables import Table, answer, doubts, judge_accuracy, judge_mark
 from unmdpo.scale.check import Check
 from unmdpo.stages.answers import GENERATION_STAGE
 from unmdpo.stages.data import COMPARISONS_STAGE, PANEL_STAGE
@@ -152,6 +152,17 @@ class Run(Pipeline):
             made = next((self.finished[stage] for stage in stages if stage in self.finished), None)
             marks[name] = "a judge that was not measured here" if made is None else judge_mark(made.manifest["notes"])
         return marks
+
+    def doubts(self, panel: str) -> list[str]:
+        """What makes a panel's numbers hard to believe."""
+        evaluation = self.recipe.evaluation
+        assert evaluation is not None
+        names = [GENERATION_STAGE.stage_name(run.name, panel) for runs in self.recipe.runs.values() for run in runs]
+        cut_off = [
+            self.finished[name].manifest["notes"].get("unfinished", 0) for name in names if name in self.finished
+        ]
+        each = len(self.panel(panel)) * (evaluation.sampling.samples if evaluation.sampling else 1)
+        return [*doubts(self.summary[panel], sum(cut_off), each * len(cut_off))]
 
     @property
     def answer(self) -> str | None:

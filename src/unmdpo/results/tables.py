@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 UNTRUSTED = "a judge that is no better than length"
 FEW_PAIRS = 50  # on which an accuracy is known to some 14 points
+CUT_OFF = 0.1  # of the answers, from which on a limit hides what length does
 SURE, EVEN = 0.05, 50.0  # largest chance of a result that counts, and the win rate of equals, in percent
 
 
@@ -36,6 +37,22 @@ def remarks(report: Mapping[str, Any], methods: Mapping[str, str]) -> Iterator[s
         close = "" if correlation is None else f", rank correlation {correlation:.2f}"
         names, same = " and ".join(pair["judges"]), pair["same_verdict"]
         yield f"judges {names} say the same about {same:.0f} % of answers{close}"
+
+
+def doubts(report: Mapping[str, Any], unfinished: int, answers: int) -> Iterator[str]:
+    """What makes a panel's numbers hard to believe, of all its answers and those that were cut off."""
+    if unfinished > CUT_OFF * answers:
+        yield f"{unfinished:,} of {answers:,} answers are cut off: raise evaluation.max_new_tokens"
+    for judge, tables in report["judges"].items():
+        by = f" by {judge}" if judge else ""
+        for opponent, outcomes in tables["against"].items():
+            tied = [policy for policy, outcome in outcomes.items() if _tied(outcome)]
+            if tied:
+                yield f"tied with {opponent} on every prompt{by}: {', '.join(tied)}; train longer to tell them apart"
+
+
+def _tied(outcome: Mapping[str, Any]) -> bool:
+    return bool(outcome["wins"] == outcome["losses"] == 0)
 
 
 def judge_accuracy(name: str, notes: Mapping[str, Any]) -> str:
@@ -70,8 +87,9 @@ def answer(summary: Mapping[str, Any], asked: PrimaryRecipe, mark: str = "") -> 
     assert asked.panel is not None
     report = summary[asked.panel]
     outcome = report["judges"][asked.judge]["against"][asked.against][asked.policy]
+    p, sure = outcome["p_win_rate"], chance(outcome["p_win_rate"])
     rate, adjusted, seeds = outcome["win_rate"], outcome["length_adjusted"], len(outcome["seeds"])
-    shown = outcome["p_win_rate"] < SURE
+    shown = p < SURE
     verdict = "Better" if rate["value"] > EVEN else "Worse"
     found = "No verdict" if mark == UNTRUSTED else verdict if shown else "No difference shown"
     by = judged_by(asked.judge or "", mark)
@@ -79,11 +97,12 @@ def answer(summary: Mapping[str, Any], asked: PrimaryRecipe, mark: str = "") -> 
     trained = f"{seeds} seeds" if seeds else "one seed, so what seeds change is not in it"
     said = (
         f"{found}: {asked.policy} won {_interval(rate)} against {asked.against} on the {report['prompts']} prompts of "
-        f"{asked.panel} (p = {chance(outcome['p_win_rate'])}){by}, with {trained}."
+        f"{asked.panel} (p {sure if sure.startswith('<') else f'= {sure}'}){by}, with {trained}."
     )
     if not shown:
         least = Noise(**outcome["noise"]).detectable(report["prompts"], max(1, seeds))
-        said += f" A run like this shows a difference of {least:.0f} points in 80 % of cases."
+        power = f"A run like this shows a difference of {least:.0f} points in 80 % of cases."
+        said += " Every prompt is a tie." if _tied(outcome) else f" {power}"
     if adjusted is not None:
         alone = adjusted["low"] <= EVEN <= adjusted["high"]
         said += f" At equal length, {_interval(adjusted)}{', so it may be length alone' if shown and alone else ''}."
