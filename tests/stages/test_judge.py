@@ -36,7 +36,7 @@ from unmdpo.engine.training.reward import (
 from unmdpo.engine.training.schedule import batch_of, learning_rate
 from unmdpo.engine.training.trainer import Trainer
 from unmdpo.execute import execute
-from unmdpo.execute.preflight import flattering
+from unmdpo.execute.judge_checks import flattering
 from unmdpo.report.collect import collect
 from unmdpo.report.page import render
 from unmdpo.results.run import open_run
