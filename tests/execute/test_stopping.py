@@ -59,7 +59,7 @@ def test_a_stopped_run_keeps_its_update_and_goes_on(tmp_path, number, jobs):
     _, said = started.communicate(timeout=600)
     assert started.returncode == 128 + number, said
     assert "the same command continues from there" in said
-    assert ("stopping after this update" if jobs == "1" else "stopping: what is at work saves") in said
+    assert ("stopping after this update" if jobs == "1" else "stopping: running stages save") in said
     assert "Traceback" not in said
     written = metrics.read_text().count("\n")
     (newest,) = (store / "work" / place / "state" / "checkpoints").glob("*")

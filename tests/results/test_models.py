@@ -94,6 +94,8 @@ def test_an_export_overwrites_nothing_and_copies_no_damage(done, store, tmp_path
     (tmp_path / "there" / "precious").write_text("x")
     with pytest.raises(UserError, match="already exists"):
         export_policy(done, "dpo", tmp_path / "there")
+    with pytest.raises(UserError, match="whole model already"):
+        export_policy(done, "dpo", tmp_path / "new", merge=True)
     with pytest.raises(UserError, match="without an adapter"):
         export_policy(done, "dpo", tmp_path / "new", adapter=True)
     run = open_run(done.recipe, store)

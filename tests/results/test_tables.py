@@ -50,7 +50,7 @@ def test_better_by_length_alone():
         (0.6, 0.55, 200, "", "55.0 %"),
         (0.55, 0.55, 200, UNTRUSTED, ": do not judge by it"),
         (0.45, 0.3, 200, UNTRUSTED, ": do not judge by it"),
-        (1.0, 0.0, 9, "a judge that was measured on 9 pairs only", ": too few to rely on"),
+        (1.0, 0.0, 9, "a judge measured on only 9 pairs", ": too few to rely on"),
     ],
 )
 def test_what_a_judge_s_accuracy_says(judge, length, pairs, mark, ending):
@@ -62,7 +62,7 @@ def test_what_a_judge_s_accuracy_says(judge, length, pairs, mark, ending):
 def test_what_makes_numbers_hard_to_believe():
     outcomes = {"a": {"wins": 0, "losses": 0}, "b": {"wins": 1, "losses": 0}, "c": {"wins": 0, "losses": 0}}
     report = {"judges": {"": {"against": {"dpo": outcomes}}}}
-    assert list(doubts(report, 10, 100)) == ["tied with dpo on every prompt: a, c; train longer to tell them apart"]
+    assert list(doubts(report, 10, 100)) == ["tied with dpo on every prompt: a, c; train longer to see a difference"]
     assert next(doubts(report, 11, 100)) == "11 of 100 answers are cut off: raise evaluation.max_new_tokens"
 
 

@@ -174,7 +174,7 @@ def test_judges_are_measured_in_a_run(tmp_path):
         "measured[short]: 100.0 % accuracy on 8 labelled pairs; preferring the longer response gets 0.0 %: "
         "too few to rely on",
     ]
-    few = "a judge that was measured on 8 pairs only"
+    few = "a judge measured on only 8 pairs"
     assert run.judge_marks == {"long": "a judge that is no better than length", "short": few}
     assert MEASURED.load(run.artifact("measured[short]"))["all"] == {"pairs": 8, "judge": 1.0, "length": 0.0}
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from unmdpo.results.run import Run
     from unmdpo.stages.shared.estimates import Speed
 
+PLENTY = 10  # times the longest pair: more room than that needs no mention
 # When a stage needs more memory than there is.
-PLENTY = 10  # times the longest pair: so much room is not worth a word
 HELP = (
     "More ranks (compute.ranks, compute.ranks_of), training.adapter, compute.offload_optimizer or a smaller "
     "compute.token_budget would help"

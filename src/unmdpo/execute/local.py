@@ -67,7 +67,7 @@ def side_by_side(run: Pipeline, missing: Sequence[str], jobs: int, view: View) -
         try:
             crew.work()
         except (KeyboardInterrupt, Stopped):
-            view.noted("stopping: what is at work saves where it is")
+            view.noted("stopping: running stages save their progress")
             raise
     raise_failures(crew.failures, crew.waiting)
 

@@ -43,7 +43,7 @@ def export_policy(
     check_outside_stores(folder)
     check_new(folder)
     source = _files(run, policy, adapter)
-    if merge and not is_adapter(source):
+    if merge and not is_adapter(run.policy(policy)):
         raise UserError(f"'{policy}' is a whole model already: leave --merge out")
     card = (source / CARD).read_text("utf-8")
     for name, expected in read_small_json(source / CHECKSUMS).items():

@@ -48,7 +48,7 @@ def doubts(report: Mapping[str, Any], unfinished: int, answers: int) -> Iterator
         for opponent, outcomes in tables["against"].items():
             tied = [policy for policy, outcome in outcomes.items() if _tied(outcome)]
             if tied:
-                yield f"tied with {opponent} on every prompt{by}: {', '.join(tied)}; train longer to tell them apart"
+                yield f"tied with {opponent} on every prompt{by}: {', '.join(tied)}; train longer to see a difference"
 
 
 def _tied(outcome: Mapping[str, Any]) -> bool:
@@ -76,7 +76,7 @@ def judge_mark(notes: Mapping[str, Any]) -> str:
     found = notes["held_out"]
     if found["judge"] <= max(found["length"], 0.5):
         return UNTRUSTED
-    return f"a judge that was measured on {found['pairs']} pairs only" if found["pairs"] < FEW_PAIRS else ""
+    return f"a judge measured on only {found['pairs']} pairs" if found["pairs"] < FEW_PAIRS else ""
 
 
 def answer(summary: Mapping[str, Any], asked: PrimaryRecipe, mark: str = "") -> str | None:

@@ -217,7 +217,7 @@ def test_progress_says_what_people_ask_for():
     progress.log(12, {"loss": 0.1, "rewards/accuracies": 0.8, "eval_rewards/accuracies": 0.556})
     progress.log(13, {"loss": 0.1, "rewards/accuracies": 0.9})
     assert said == [
-        "goes on after update 11 of 150",
+        "resumes after update 11 of 150",
         "12/150 · loss 0.6421 · accuracy 0.70 · 48.9 pairs/s · 65,803 tokens/s · MFU 57% · ETA 5:59",
         "13/150 · loss 0.1000 · accuracy 0.80, held out 0.56 · ETA 0:00",
         "14/150 · loss 0.1000 · accuracy 0.90, held out 0.56 · ETA 0:00",

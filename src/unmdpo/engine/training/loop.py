@@ -240,4 +240,4 @@ class StopRequests:
         self._seen.add(number)
         self.asked = self.asked or number
         if number == signal.SIGINT:
-            print("stopping after this update; once more stops at once", file=sys.stderr, flush=True)
+            print("stopping after this update; press Ctrl-C again to stop immediately", file=sys.stderr, flush=True)

@@ -52,7 +52,7 @@ class Progress:
 
     def log(self, update: int, metrics: Metrics) -> None:
         if update != self._following:
-            self.show(f"goes on after update {update} of {self.updates}")
+            self.show(f"resumes after update {update} of {self.updates}")
         self._following = update + 1
         self._validated |= {name: value for name, value in metrics.items() if name.startswith("eval_")}
         self.show(describe_progress(update, self.updates, {**self._validated, **metrics}))
