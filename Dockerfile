@@ -8,7 +8,7 @@ RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-de
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
-RUN pip install --no-cache-dir '.[endpoint,gguf,lora,qlora,tensorboard,wandb]'
+RUN pip install --no-cache-dir '.[endpoint,lora,qlora,tensorboard,wandb]'
 WORKDIR /workspace
 ENV UNMDPO_STORE=/workspace/unmdpo-store HF_HOME=/workspace/.cache/huggingface
 ENTRYPOINT ["unmdpo"]

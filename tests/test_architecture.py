@@ -39,11 +39,11 @@ LIBRARIES = {
     "audit": {"numpy", "scipy"},
     "engine": {
         "torch", "numpy", "scipy", "jinja2", "transformers", "safetensors", "bitsandbytes", "peft", "wandb", "openai",
-        "lm_eval", "yaml", "tokenizers", "pydantic", "flash_attn", "triton", "gguf", "huggingface_hub",
+        "lm_eval", "yaml", "tokenizers", "pydantic", "flash_attn", "triton", "huggingface_hub",
     },
     "recipe": {"pydantic", "yaml", "ruamel"},
     "store": {"filelock", "safetensors"},
-    "stages": {"torch", "numpy", "transformers", "safetensors", "pyarrow", "gguf"},
+    "stages": {"torch", "numpy", "transformers", "safetensors", "pyarrow"},
     "execute": {"torch", "numpy", "ray", "rich"},
     "results": {"torch", "numpy", "pyarrow", "pandas", "yaml", "huggingface_hub"},
     "lab": {"numpy", "scipy"},

@@ -92,14 +92,6 @@ def test_files_that_nobody_loads_may_be_anything(folder):
         check_files(ModelSource(path=str(folder)))
 
 
-@pytest.mark.parametrize("content", [b"", b"GGUF" + bytes(100), b"GGUF" + struct.pack("<IQQ", 3, 2**50, 2**50)])
-def test_a_damaged_gguf_file(tmp_path, content):
-    pytest.importorskip("gguf")
-    (tmp_path / "m.gguf").write_bytes(content)
-    with pytest.raises(UserError, match="could not be loaded"):
-        load_tokenizer(ModelSource(path=str(tmp_path), gguf_file="m.gguf"))
-
-
 def test_whole_weights_beside_an_adapter_are_two_models(folder):
     (folder / "adapter_config.json").write_text("{}")
     with pytest.raises(UserError, match="whole weights and an adapter"):

@@ -65,7 +65,7 @@ def test_the_paper_s_budget_where_there_is_enough():
 def test_what_the_user_said_stays(tmp_path):
     made = draft(
         90, path="nvidia/HelpSteer3", source="helpsteer3", split="all-of-it", config="preference", revision="abc",
-        max_length=1024, validation_split="validation", gguf_file="a.gguf",
+        max_length=1024, validation_split="validation",
     )  # fmt: skip
     path = tmp_path / "r.yaml"
     path.write_text(made.text())

@@ -248,7 +248,7 @@ def test_several_mistakes_are_reported_at_once(recipe_file):
         ":13:21: training.updates should be a whole number, not 'a few'",
         ":13:37: training.learning_rate should be a number",
         ":14:1: judge: unknown key; known: beta, compute, data, description, evaluation, logging, model, name, "
-        "pilots, policies, reference, scales, seed, table, training",
+        "pairs, pilots, policies, reference, scales, seed, table, training",
     ]
 
 
@@ -448,12 +448,3 @@ def test_a_dozen_mistakes_are_all_shown(recipe_file):
         load_recipe(recipe_file(changed("  dpo: {", many + "  dpo: {")))
     assert str(caught.value).count("objective") >= 12
     assert "more mistakes" not in str(caught.value)
-
-
-def test_a_round_starts_from_the_policy_of_its_seed(recipe_file):
-    after = "after: {policy: dpo, judge: {path: some/judge}}"
-    seeds = f"  dpo: {{objective: dpo, seeds: [42, 17]}}\n  again: {{objective: dpo, seeds: [17, 42], {after}}}\n"
-    made = load_recipe(recipe_file(changed("  dpo: {objective: dpo}\n", seeds)))
-    assert made.start_of("again@17") == "dpo@17"
-    assert made.start_of("again@42") == "dpo@42"
-    assert made.start_of("dpo@42") is None

@@ -24,7 +24,7 @@ from unmdpo.store.store import Store
 
 
 def test_everything_is_made_once_and_verified(done, folder):
-    not_asked_for = {"converted", "preferences", "pass", "judge", "graded", "paired", "tasks", "measured"}
+    not_asked_for = {"preferences", "judge", "graded", "pairs", "tasks", "measured"}
     assert {stage.kind.name for stage in done.stages.values()} == KINDS.keys() - not_asked_for
     again = events(open_run(recipe(folder), Store(folder / "store")))
     assert {what for _, what in again} == {"cached"}

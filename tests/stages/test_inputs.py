@@ -7,7 +7,6 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from tests.worlds.gguf import write_gguf
 from tests.worlds.pipeline import judged_by, problems, recipe, world
 from unmdpo.cli import app
 from unmdpo.core.errors import DataError, UnmdpoWarning, UserError
@@ -98,54 +97,16 @@ def test_all_panels_apart_is_a_mistake(tmp_path):
         recipe(tmp_path, evaluation=given)
 
 
-def test_a_gguf_file_is_converted_once_and_used_by_every_stage(tmp_path):
-    world(tmp_path)
-    (tmp_path / "gguf").mkdir()
-    original = write_gguf(tmp_path / "gguf" / "tiny.gguf")
-    model = {"path": str(tmp_path / "gguf"), "gguf_file": "tiny.gguf"}
-    described = recipe(tmp_path, model=model, data=recipe(tmp_path).data.model_copy(update={"max_length": 512}))
-    run = execute(open_run(described, Store(tmp_path / "store")))
-    assert len(list((tmp_path / "store" / "artifacts" / "converted").iterdir())) == 1
-    folder = str(run.artifact("converted").file("model"))
-    loaded = load_model(ModelSource(path=folder), device=torch.device("cpu"), dtype=torch.bfloat16)
-    for name, weight in original.state_dict().items():
-        assert torch.equal(loaded.state_dict()[name], weight.bfloat16())
-    loads = {name for name, stage in run.stages.items() if "converted" in stage.inputs}
-    assert {"encoded", "reference", "features", "pilot[0]", "policy[dpo]", "generation[initial,one]"} <= loads
-    q = run.scale("seq").predict([*read_prompts(write_instructions(tmp_path))[0].values()])
-    assert q.shape == (4,)
+@pytest.mark.parametrize("given", [{"path": "tiny.gguf"}, {"path": "folder", "gguf_file": "tiny.gguf"}])
+def test_gguf_files_are_converted_outside(given):
+    with pytest.raises(ValueError, match="GGUF files are not read: convert it once with Transformers"):
+        ModelSource(**given)
 
 
-def test_a_gguf_file_is_named_by_its_path_or_its_folder(tmp_path):
-    file = tmp_path / "tiny.gguf"
-    file.write_bytes(b"GGUF")
-    for path in (file, tmp_path):
-        source = ModelSource(path=str(path))
-        assert (source.path, source.gguf_file) == (str(tmp_path), "tiny.gguf")
-    assert ModelSource(path="owner/name/tiny.gguf").path == "owner/name"
-    (tmp_path / "other.gguf").write_bytes(b"GGUF")
-    with pytest.raises(UserError, match=r"several GGUF files .*other\.gguf, tiny\.gguf"):
+def test_a_folder_with_only_a_gguf_file_is_refused(tmp_path):
+    (tmp_path / "tiny.gguf").write_bytes(b"GGUF")
+    with pytest.raises(UserError, match="GGUF files are not read: convert it once with Transformers"):
         load_model(ModelSource(path=str(tmp_path)), device=torch.device("cpu"))
-    (tmp_path / "config.json").write_text("{}")
-    assert ModelSource(path=str(tmp_path)).gguf_file is None
-
-
-def test_a_gguf_file_that_lacks_a_tensor(tmp_path):
-    pytest.importorskip("gguf")
-    write_gguf(tmp_path / "tiny.gguf", without=["blk.1.ffn_up.weight"])
-    with pytest.raises(UserError, match=r"it lacks model\.layers\.1\.mlp\.up_proj\.weight"):
-        load_model(ModelSource(path=str(tmp_path), gguf_file="tiny.gguf"), device=torch.device("cpu"))
-
-
-def test_a_gguf_file_without_its_reader(tmp_path, monkeypatch):
-    write_gguf(tmp_path / "tiny.gguf")
-
-    def missing(*_, **__):
-        raise ImportError("no gguf")
-
-    monkeypatch.setattr("unmdpo.engine.models.AutoModelForCausalLM.from_pretrained", missing)
-    with pytest.raises(UserError, match="pip install 'gguf>="):
-        load_model(ModelSource(path=str(tmp_path), gguf_file="tiny.gguf"), device=torch.device("cpu"))
 
 
 def test_pilots_may_have_a_seed_of_their_own(tmp_path):

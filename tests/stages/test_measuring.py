@@ -17,7 +17,7 @@ from unmdpo.data.reward_bench import is_reward_bench, read_reward_bench
 from unmdpo.engine.inference.judges import EndpointSettings
 from unmdpo.engine.inference.pairwise import PairwiseJudge, candidate_is_first
 from unmdpo.execute import execute
-from unmdpo.recipe.rounds import judge_of
+from unmdpo.recipe.pairs import judge_of
 from unmdpo.results.run import open_run
 from unmdpo.stages.measuring import _gaps, measure_on_reward_bench
 from unmdpo.stages.shared.files import MEASURED

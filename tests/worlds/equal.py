@@ -16,7 +16,6 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForSequenceClassification
 
-from tests.worlds.gguf import write_gguf
 from tests.worlds.models import word_tokenizer
 from tests.worlds.pipeline import write_data, write_model
 from unmdpo.engine.training.loop import THROUGHPUT
@@ -31,11 +30,10 @@ PLACE = Path(tempfile.gettempdir()) / "unmdpo-equal"  # rows remember their file
 
 
 def write_world(folder):
-    """A model as a folder and another as a GGUF file, a reward model, data in two shapes, prompts in a file."""
+    """Two models, a reward model, data in two shapes, prompts in a file."""
     write_model(folder / "model")
     write_data(folder / "data.jsonl", prompts=40)
-    (folder / "gguf").mkdir(exist_ok=True)
-    write_gguf(folder / "gguf" / "tiny.gguf")
+    write_model(folder / "other-model", "llama, untied")
     rng = random.Random(5)
 
     def text(words):
@@ -105,12 +103,12 @@ def everything(folder):
 
 
 def other(folder):
-    """What the first leaves out: a GGUF model, a proxy with an adapter, margins, files of prompts, a reward model."""
+    """What the first leaves out: another model, a proxy with an adapter, margins, files of prompts, a reward model."""
     return {
         "name": "other",
         "seed": 3,
         "beta": 0.2,
-        "model": {"path": str(folder / "gguf"), "gguf_file": "tiny.gguf"},
+        "model": {"path": str(folder / "other-model")},
         "data": {
             "source": "preference", "path": str(folder / "pairs.jsonl"), "max_length": 128,
             "strength": {"levels": 3, "thresholds": [3.0, 5.0]}, "validation": {"path": str(folder / "held.jsonl")},

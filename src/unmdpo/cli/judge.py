@@ -100,7 +100,7 @@ def score(
     """Score both responses of every comparison, and write them with a margin: strengths for data that has none."""
     from unmdpo.data import DataRef
     from unmdpo.execute.progress import Lines
-    from unmdpo.recipe.rounds import judge_of
+    from unmdpo.recipe.pairs import judge_of
     from unmdpo.stages.scoring import score_file
 
     check_lines(out, force)
@@ -147,7 +147,7 @@ def measure(
     from unmdpo.data import DataRef
     from unmdpo.data.reward_bench import is_reward_bench
     from unmdpo.execute.progress import Lines
-    from unmdpo.recipe.rounds import judge_of
+    from unmdpo.recipe.pairs import judge_of
     from unmdpo.stages.measuring import measure_on_pairs, measure_on_reward_bench
 
     lines = Lines(interval=10)
@@ -190,7 +190,7 @@ def show(judge: Annotated[str, typer.Argument(help=JUDGE)]) -> None:
     """Show what kind of judge it is; for a language model, what it is asked, and how its verdict is read."""
     from unmdpo.engine.inference.judge_prompt import prompt_of_judge
     from unmdpo.engine.inference.judges import EndpointSettings, kind_of
-    from unmdpo.recipe.rounds import judge_of
+    from unmdpo.recipe.pairs import judge_of
 
     settings = judge_of(judge)
     kind = kind_of(settings)

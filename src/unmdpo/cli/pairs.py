@@ -11,8 +11,6 @@ from unmdpo.cli.judge import JUDGE, Force, check_lines
 from unmdpo.cli.output import say
 from unmdpo.cli.run import HERE, RecipeArgument, StoreOption, find_recipe, get_ready
 
-NEXT = "next"  # the policy that would be trained on them
-
 
 def pairs(
     recipe: RecipeArgument,
@@ -34,42 +32,36 @@ def pairs(
     jobs: Annotated[int | None, typer.Option(min=1, help="Most stages at once.")] = None,
 ) -> None:
     """Draw several answers to each prompt, score and pair them: data for another round. Trains POLICY if needed."""
-    from unmdpo.core.errors import UserError
     from unmdpo.recipe import load_recipe, parse_recipe
-    from unmdpo.recipe.rounds import judge_of
+    from unmdpo.recipe.pairs import judge_of
 
     check_lines(out, force)
-    asked = judge_of(judge)
+    chosen_judge = judge_of(judge)
     recipe, store = find_recipe(recipe, store)
     described = load_recipe(recipe).model_dump(mode="json")
-    if NEXT in described["policies"]:
-        raise UserError(f"the recipe has a policy '{NEXT}': rename it")
-    after = {
+    described["pairs"] = {
         "policy": policy,
-        "judge": asked.model_dump(mode="json"),
+        "judge": chosen_judge.model_dump(mode="json"),
         "prompts": None if prompts is None else str(prompts),
         "size": size or "all",
         "sampling": {"samples": samples, "temperature": temperature, "top_p": top_p, "seed": seed},
         "max_new_tokens": max_new_tokens,
-        "pairs": which,
-        "strength": {"continuous": True},
+        "select": which,
     }
-    described["policies"][NEXT] = {"objective": "dpo", "after": after}
-    whole = parse_recipe(described)
+    with_pairs = parse_recipe(described)
     get_ready(jobs)
     from unmdpo.core.files import write_text
     from unmdpo.execute import execute
     from unmdpo.execute.board import shown_progress
     from unmdpo.results.run import open_run
-    from unmdpo.stages.rounds import PAIRED_STAGE
+    from unmdpo.stages.pairs import PAIRS_STAGE
     from unmdpo.stages.shared.files import COMPARISONS
     from unmdpo.store.store import Store
 
-    run = open_run(whole, Store(store))
-    stage = next(name for name in run.stages if name.startswith(f"{PAIRED_STAGE.name}[{NEXT}"))  # the first seed
-    with shown_progress(len(run.wanted(stage))) as view:
-        execute(run, until=stage, jobs=jobs, view=view)
-    made = run.artifact(stage)
+    run = open_run(with_pairs, Store(store))
+    with shown_progress(len(run.wanted(PAIRS_STAGE.name))) as view:
+        execute(run, until=PAIRS_STAGE.name, jobs=jobs, view=view)
+    made = run.artifact(PAIRS_STAGE.name)
     rows = [json.dumps(row.to_row() | {"margin": row.strength}, ensure_ascii=False) for row in COMPARISONS.load(made)]
     write_text(out, "".join(f"{row}\n" for row in rows))
     notes = made.manifest["notes"]

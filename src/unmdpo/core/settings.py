@@ -112,6 +112,10 @@ ELSEWHERE = {  # what settings are called in other trainers
     "lora_r": "training.adapter.rank",
     "rpo_alpha": "training.sft",
     "ref_model": "reference",
+    # what this package had once
+    "after": "another recipe: `unmdpo pairs` writes its data, and `model` names the exported policy",
+    "gguf_file": "a folder: convert the file once with Transformers (docs/guide/install.md)",
+    "preset": "folds: 2 with half of training's updates",
 }
 
 

@@ -17,6 +17,7 @@ LARGEST_POINTER = 1024  # bytes
 PATIENCE = 10.0  # seconds for the Hub's answer
 SETTINGS = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json")
 AGAIN = "download the model again"
+CONVERT = "GGUF files are not read: convert it once with Transformers (docs/guide/install.md)"
 PICKLED = (
     "weights in pickled files are not loaded, since they can run any code. Save the model as safetensors first: "
     "model.save_pretrained(folder) with Transformers does, if you trust the file"
@@ -29,19 +30,15 @@ def check_files(source: ModelSource) -> None:
     folder = Path(source.path)
     if not folder.is_dir():
         return
-    several = sorted(folder.glob("*.gguf"))
-    if source.gguf_file is None and several and not (folder / "config.json").exists():
-        names = ", ".join(file.name for file in several)
-        raise UserError(f"there are several GGUF files in {folder}: give the path of one of them ({names})")
+    if any(folder.glob("*.gguf")) and not (folder / "config.json").exists():
+        raise UserError(f"{folder}: {CONVERT}")
     if (folder / ADAPTER).exists() and (folder / SAFE_WEIGHTS_NAME).exists():
         raise UserError(f"{folder} has whole weights and an adapter ({ADAPTER}): move one of them elsewhere")
-    weights = [folder / source.gguf_file] if source.gguf_file is not None else _weights(folder)
+    weights = _weights(folder)
     for path in [*sorted(folder.glob("*.json")), *weights]:
         _check_no_pointer(path)
     for name in SETTINGS:
         _check_settings(folder / name)
-    if source.gguf_file is not None:
-        return
     _check_no_pickles(folder, weights)
     for path in weights:
         try:
@@ -89,7 +86,7 @@ def check_hub_weights(source: ModelSource) -> None:
     """Asks for names only. Without a network nothing is known; what is missing is reported when it is loaded."""
     if Path(source.path).is_dir():
         return
-    if source.gguf_file is not None or is_offline_mode():
+    if is_offline_mode():
         return
     try:
         known = HfApi().model_info(source.path, revision=source.revision, timeout=PATIENCE).siblings or []

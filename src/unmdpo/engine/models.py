@@ -1,4 +1,4 @@
-"""Loads models and tokenizers from the Hub, a local folder or a GGUF file."""
+"""Loads models and tokenizers from the Hub or a local folder."""
 
 import contextlib
 import re
@@ -14,16 +14,14 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     BitsAndBytesConfig,
-    GgufConfig,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
 from unmdpo.core.errors import UnmdpoWarning, UserError
-from unmdpo.core.extras import missing, needed
+from unmdpo.core.extras import needed
 from unmdpo.core.files import read_small, read_small_json
-from unmdpo.engine.gguf_reader import remember_gguf
 from unmdpo.engine.model_files import AGAIN, check_files, check_hub_weights
 from unmdpo.engine.settings import ModelSource
 
@@ -44,8 +42,6 @@ def check_reachable(source: ModelSource) -> None:
     """Fetches only a small file, to raise now what loading the model would raise hours later: a misspelled name, terms
     that were not accepted, a model missing from the cache."""
     check_files(source)
-    if source.gguf_file is not None:
-        return  # the first stage converts it
     with explaining("configuration", source):
         config = AutoConfig.from_pretrained(source.path, **source.arguments)
     _check_size(config, source)
@@ -69,10 +65,8 @@ def load_model(
     kind: Any = AutoModelForCausalLM,
     **more: Any,
 ) -> PreTrainedModel:
-    """Loads a model onto the device. GGUF weights are dequantized."""
+    """Loads a model onto the device."""
     dtype = dtype or compute_dtype(device)
-    if source.gguf_file is not None:
-        more |= {"quantization_config": GgufConfig(dequantize=True)}
     model = read_weights(kind, source, dtype=dtype, **more)
     return check_finite(model.to(device), source)  # type: ignore[arg-type]
 
@@ -97,8 +91,7 @@ def read_weights(kind: Any, source: ModelSource, *, new: Collection[str] = (), *
     warned of. Layers that are `new` may be missing, to be trained."""
     check_files(source)
     check_shards(Path(source.path))
-    if source.gguf_file is None:
-        more |= {"use_safetensors": True}  # nothing is unpickled
+    more |= {"use_safetensors": True}  # nothing is unpickled
     with explaining("model", source):
         model, info = kind.from_pretrained(
             source.path, **source.arguments, **more, output_loading_info=True, ignore_mismatched_sizes=True
@@ -156,7 +149,7 @@ def check_finite(model: PreTrainedModel, source: ModelSource) -> PreTrainedModel
 
 def context_length(source: ModelSource) -> int | None:
     """The most tokens the model was made for, if its configuration says so."""
-    return None if source.gguf_file is not None else longest_input(_configuration(source))
+    return longest_input(_configuration(source))
 
 
 def vocabulary_size(source: ModelSource) -> int | None:
@@ -230,8 +223,6 @@ def read_template(template: str) -> str:
 def explaining(what: str, source: ModelSource) -> Iterator[None]:
     """Explains why something could not be loaded. Damaged files make the libraries raise anything, as the model's own
     code may."""
-    if source.gguf_file is not None:
-        remember_gguf()
     try:
         yield
     except (torch.OutOfMemoryError, UserError):
@@ -245,8 +236,6 @@ def explaining(what: str, source: ModelSource) -> Iterator[None]:
 
 
 def _not_loaded(what: str, source: ModelSource, error: Exception) -> UserError:
-    if source.gguf_file is not None and isinstance(error, ImportError):
-        return UserError(missing(f"'{source.gguf_file}'", "gguf"))
     reason = _first_line(error) or type(error).__name__
     if "trust_remote_code" in str(error):
         return UserError(

@@ -19,9 +19,8 @@ MAX_LENGTH, MAX_NEW_TOKENS = 4096, 512  # tokens of a prompt with its response; 
 class ModelSource(Strict):
     """Where a model comes from and how its prompts are formatted."""
 
-    path: Place = Field(description="Hub name, local folder or GGUF file of an instruction-tuned model")
+    path: Place = Field(description="Hub name or local folder of an instruction-tuned model")
     revision: str | None = Field(None, description="branch, tag or commit on the Hub")
-    gguf_file: Place | None = Field(None, description="a GGUF file at that path, with weights and tokenizer")
     template: str | None = Field(
         None, description="Jinja text, or a .jinja file, for a tokenizer without a chat template"
     )
@@ -32,15 +31,12 @@ class ModelSource(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _gguf_apart(cls, values: Any) -> Any:
-        """A path may be that of a GGUF file, or of a folder with nothing but one."""
-        if not isinstance(values, dict) or values.get("gguf_file") or not isinstance(values.get("path"), str):
-            return values
-        path = Path(values["path"])
-        if path.suffix == ".gguf":
-            return values | {"path": str(path.parent), "gguf_file": path.name}
-        found = [] if (path / "config.json").exists() else sorted(path.glob("*.gguf"))
-        return values | {"gguf_file": found[0].name} if len(found) == 1 else values
+    def _no_gguf(cls, values: Any) -> Any:
+        """Quantized single files are converted once, outside: everything here reads folders of safetensors."""
+        path = str(values.get("path", "")) if isinstance(values, dict) else ""
+        if isinstance(values, dict) and (path.endswith(".gguf") or "gguf_file" in values):
+            raise ValueError("GGUF files are not read: convert it once with Transformers (docs/guide/install.md)")
+        return values
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -48,8 +44,6 @@ class ModelSource(Strict):
         keywords: dict[str, Any] = {"trust_remote_code": self.trust_remote_code}
         if self.revision is not None:
             keywords["revision"] = self.revision
-        if self.gguf_file is not None:
-            keywords["gguf_file"] = self.gguf_file
         return keywords
 
     @property
@@ -59,7 +53,7 @@ class ModelSource(Strict):
 
     def at_path(self, path: str) -> Self:
         """The same model, loaded from a local folder with its weights and tokenizer."""
-        return self.model_copy(update={"path": path, "revision": None, "gguf_file": None})
+        return self.model_copy(update={"path": path, "revision": None})
 
 
 class Sampling(Strict):

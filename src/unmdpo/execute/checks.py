@@ -36,15 +36,13 @@ def judges(recipe: Recipe) -> dict[str, JudgeSettings]:
     found = {f"{JUDGE}s.{name}" if name else JUDGE: judge for name, judge in named.items()}
     if recipe.data.strength.judge is not None:
         found["data.strength.judge"] = recipe.data.strength.judge
-    rounds = {name: policy.after for name, policy in recipe.policies.items() if policy.after is not None}
-    return found | {f"policies.{name}.after.judge": after.judge for name, after in rounds.items()}
+    return found | ({} if recipe.pairs is None else {"pairs.judge": recipe.pairs.judge})
 
 
 def check_model(source: ModelSource) -> None:
     """Checks that the model can be found and that its tokenizer has a working chat template."""
     check_reachable(source)
-    if source.gguf_file is None:  # otherwise the first stage converts it
-        Encoder.of(source).template.prove()
+    Encoder.of(source).template.prove()
 
 
 def check_same_tokens(model: ModelSource, reference: ModelSource) -> None:
@@ -88,8 +86,7 @@ def missing_places(recipe: Recipe) -> dict[str, str]:
         if isinstance(judge, TrainedJudge):
             models[f"{key}.train.model"] = judge.train.model
             data[f"{key}.train.path"] = judge.train.path
-    for name, policy in recipe.policies.items():
-        data[f"policies.{name}.after.prompts"] = None if policy.after is None else policy.after.prompts
+    data["pairs.prompts"] = None if recipe.pairs is None else recipe.pairs.prompts
     if recipe.evaluation is not None:
         for name, panel in recipe.evaluation.panels.items():
             data[f"evaluation.panels.{name}.path"] = panel.path

@@ -209,7 +209,7 @@ def _cost(stage: Stage[Any], estimates: Estimates) -> Cost:
 def prove_small(run: Pipeline) -> Proof | None:
     """The proof for a model that is on this machine and quickly tried, on pairs of random tokens; None for others."""
     source, device = run.recipe.model, local_device()
-    if source.gguf_file is not None or not Path(source.path).is_dir():
+    if not Path(source.path).is_dir():
         return None
     shape = meta_model(source)
     if parameters(shape) > (SMALL if device.type == "cpu" else SMALL_ON_GPU):

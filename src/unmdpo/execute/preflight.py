@@ -46,7 +46,6 @@ from unmdpo.stages.evaluation import JUDGEMENT_STAGE
 from unmdpo.stages.pilots import PILOT_STAGE
 from unmdpo.stages.pipeline import Pipeline
 from unmdpo.stages.policies import POLICY_STAGE
-from unmdpo.stages.rounds import BEST_WORST, PAIRED_STAGE
 from unmdpo.store.store import Store
 
 DATA = (COMPARISONS_STAGE, VALIDATION_STAGE, PANEL_STAGE)
@@ -140,15 +139,12 @@ def missing_packages(recipe: Recipe, judging: bool) -> list[str]:
     trainings: list[TrainingSettings | TrainingOverrides] = [recipe.training, recipe.pilots]
     trainings += [policy.training for policy in recipe.policies.values()]
     adapters = [training.adapter for training in trainings if isinstance(training.adapter, AdapterSettings)]
-    models = [recipe.model, *_models_elsewhere(recipe).values()]
-    models += [] if recipe.pilots.model is None else [recipe.pilots.model]
     used = [judge for key, judge in judges(recipe).items() if judging or not key.startswith(JUDGE)]
     asked = any(kind_of(judge).pairwise for judge in used) or any(_servers(recipe))
     adapted = any(isinstance(judge, TrainedJudge) and judge.train.lora for judge in used)
     needed = {
         ("peft", "lora", "an adapter"): bool(adapters) or adapted,
         ("bitsandbytes", "qlora", "adapter.four_bit"): any(adapter.four_bit for adapter in adapters),
-        ("gguf", "gguf", "a GGUF file"): any(model.gguf_file is not None for model in models),
         ("openai", "endpoint", "an endpoint"): asked,
         ("tensorboard", "tensorboard", "logging.tensorboard"): recipe.logging.tensorboard is not None,
         ("wandb", "wandb", "logging.wandb"): recipe.logging.wandb is not None,
@@ -162,10 +158,11 @@ def missing_packages(recipe: Recipe, judging: bool) -> list[str]:
 
 def _servers(recipe: Recipe) -> list[Endpoint]:
     """That answer prompts."""
-    rounds = [policy.after.generator for policy in recipe.policies.values() if policy.after is not None]
     evaluation = recipe.evaluation
-    others = [] if evaluation is None else [evaluation.generator, *evaluation.answers.values()]
-    return [server for server in (*rounds, *others) if isinstance(server, Endpoint)]
+    named = [] if evaluation is None else [evaluation.generator, *evaluation.answers.values()]
+    if recipe.pairs is not None:
+        named.append(recipe.pairs.generator)
+    return [server for server in named if isinstance(server, Endpoint)]
 
 
 def check_login(recipe: Recipe) -> None:
@@ -214,10 +211,6 @@ def too_few(run: Pipeline, wanted: Sequence[str]) -> list[str]:
         if stage.kind in (PILOT_STAGE, POLICY_STAGE):
             share = 1 - 1 / recipe.pilots.folds if stage.kind is PILOT_STAGE else 1.0
             batch, count = stage.settings.training.batch, int(share * pairs)
-            made = stage.inputs["comparisons"]
-            if made.kind is PAIRED_STAGE:  # at most one for each prompt, or as many as nobody knows yet
-                size = made.inputs["panel"].settings.size
-                count = size if made.settings.pairs == BEST_WORST and isinstance(size, int) else batch
             if count < batch:
                 found.append(f"{name}: a batch of {batch} is larger than its {count} training comparisons")
     piloted = any(run.stages[name].kind is PILOT_STAGE for name in wanted)

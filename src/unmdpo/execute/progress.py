@@ -10,7 +10,7 @@ from typing import Any, TextIO
 from unmdpo.core.errors import printable
 from unmdpo.engine.training.metrics import roughly
 from unmdpo.execute.plan import plan, speed_of
-from unmdpo.stages.data import COMPARISONS_STAGE, ENCODED_STAGE
+from unmdpo.stages.data import COMPARISONS_STAGE
 from unmdpo.stages.pipeline import Pipeline
 
 COUNTED = re.compile(r"([\d,]+)/([\d,]+)\b")
@@ -19,10 +19,8 @@ ENOUGH = 0.02  # of the work, before the pace is known
 
 
 def expected_seconds(run: Pipeline, stages: Sequence[str]) -> dict[str, float]:
-    """What each stage will take on this machine, by the plan. Nothing, where that would take long to find out: data
-    that is not read yet, or a tokenizer in a GGUF file."""
-    read, encoded = (kind.name in run.finished for kind in (COMPARISONS_STAGE, ENCODED_STAGE))
-    if not read or (run.recipe.model.gguf_file is not None and not encoded):
+    """What each stage will take on this machine, by the plan. Nothing while data is not read yet."""
+    if COMPARISONS_STAGE.name not in run.finished:
         return {}
     speed = speed_of("this")
     costs = {stage.stage: stage.cost for stage in plan(run).stages}

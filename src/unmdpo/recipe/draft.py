@@ -40,7 +40,6 @@ class Draft:
     model: str
     comparisons: int
     prompts: int
-    gguf_file: str | None = None
     template: str | None = None
     parameters: int | None = None
     max_length: int | None = None
@@ -88,7 +87,7 @@ class Draft:
         why = "as in the paper" if self.rate == PAPER_RATE else "the paper's 1e-6 is for 1B and more"
         lines = [
             f"name: {self.name if self.name[0].isalpha() and self.name not in RESERVED else json.dumps(self.name)}",
-            f"model: {_flow({'path': self.model, 'gguf_file': self.gguf_file, 'template': self.template})}",
+            f"model: {_flow({'path': self.model, 'template': self.template})}",
             f"data:  # {self.comparisons:,} comparisons without ties",
             *(f"  {line}" for line in _block(self.data)),
             f"training: {_flow({**self.training, **self._validation})}  # for {size}; {why}",
@@ -197,7 +196,6 @@ def drafted(
         path=ref.path,
         source=seen.source,
         model=DEFAULT_MODEL if model is None else model.path,
-        gguf_file=None if model is None else model.gguf_file,
         template=None if model is None else model.template,
         comparisons=seen.comparisons,
         prompts=seen.prompts,

@@ -20,7 +20,7 @@ Key = tuple[str | int, ...]
 MAX_MISTAKES = 12  # what fits on a screen
 BUDGETS, INSTEAD = ("training", "pilots"), {"updates": "epochs", "epochs": "updates"}  # one replaces the other
 PLACES = {"path", "function", "endpoint", "train"}  # where a model, data or a judge comes from: one of them
-OF_PLACE = {"revision", "gguf_file"}  # what only holds for one place
+OF_PLACE = {"revision"}  # what only holds for one place
 PACKAGED = resources.files("unmdpo.recipe") / "packaged"
 
 

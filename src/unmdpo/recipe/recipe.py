@@ -11,10 +11,10 @@ from unmdpo.core.errors import UserError
 from unmdpo.core.settings import SEED, Name, Positive, Seed, Strict, among, error_at, names_only
 from unmdpo.engine.inference.judges import kind_of
 from unmdpo.engine.settings import ComputeSettings, LoggingSettings, ModelSource, ObjectiveChoice, TrainingSettings
-from unmdpo.objectives.table import BETA, INITIAL, OBJECTIVES, Objective
+from unmdpo.objectives.table import BETA, INITIAL, OBJECTIVES
 from unmdpo.recipe import shared_margin
 from unmdpo.recipe.evaluation import EvaluationRecipe, PrimaryRecipe, PublishedRecipe
-from unmdpo.recipe.rounds import RoundRecipe
+from unmdpo.recipe.pairs import PairsRecipe
 from unmdpo.recipe.seeds import TrainingRun, pair_by_seed, with_seed
 from unmdpo.recipe.settings import DataRecipe, PilotsRecipe, PolicyRecipe, ScaleRecipe
 
@@ -43,6 +43,7 @@ class Recipe(Strict):
         min_length=1, description="what is trained, by name", json_schema_extra=names_only
     )
     evaluation: EvaluationRecipe | None = Field(None, description="who is compared with whom, and by whom")
+    pairs: PairsRecipe | None = Field(None, description="the next round's data: a policy's own answers, in pairs")
     compute: ComputeSettings = Field(ComputeSettings(), description="how the work is done")
     logging: LoggingSettings = Field(LoggingSettings(), description="where metrics are written beside the store")
 
@@ -98,16 +99,11 @@ class Recipe(Strict):
     def to_yaml(self) -> str:
         return as_yaml(self.model_dump(mode="json"))
 
-    @model_validator(mode="before")
-    @classmethod
-    def _presets(cls, values: Any) -> Any:
-        if isinstance(values, dict) and isinstance(pilots := values.get("pilots"), dict):
-            training = values.get("training")
-            values = values | {"pilots": PilotsRecipe.expanded(pilots, training if isinstance(training, dict) else {})}
-        return values
-
     @model_validator(mode="after")
     def _names_exist(self) -> Self:
+        if self.pairs is not None:
+            known = [*self.policies, INITIAL]
+            among(known, self.pairs.policy, ("pairs", "policy"), f"'{self.pairs.policy}' is not a policy")
         pilots = self.pilots.objective
         if OBJECTIVES[pilots].scale:
             raise error_at(("pilots", "objective"), "pilots come before any scale: choose an objective without one")
@@ -133,29 +129,6 @@ class Recipe(Strict):
         if not objective.scale and policy.scale is not None:
             raise error_at((*key, "scale"), f"objective '{policy.objective}' does not use a scale")
         _check_settings(policy.choice, key)
-        if policy.after is not None:
-            self._check_round(policy.after, [*self.policies][: [*self.policies].index(name)], objective, key)
-
-    def _check_round(self, spec: RoundRecipe, earlier: list[str], objective: Objective, key: tuple[str, ...]) -> None:
-        known = [INITIAL, *earlier]
-        among(known, spec.policy, (*key, "after", "policy"), f"'{spec.policy}' is not a policy above this one")
-        if objective.scale:
-            raise error_at(key, "scales are of the training data: after another policy, take an objective without one")
-        for name in {key[-1], spec.policy} - {INITIAL}:
-            adapter = self.training.with_overrides(self.policies[name].training).adapter
-            if adapter is not None and (not adapter.merge or adapter.four_bit):
-                raise error_at(
-                    (*key, "after"), f"'{name}' is an adapter beside another model: set merge, without four_bit"
-                )
-
-    def start_of(self, training: str) -> str | None:
-        """The training that this one comes after: of the same seed, if it has several; None: the initial model."""
-        name, _, seed = training.partition("@")
-        after = self.policies[name].after
-        if after is None or after.policy == INITIAL:
-            return None
-        runs = [run.name for run in self.runs[after.policy]]
-        return with_seed(after.policy, int(seed)) if seed and f"{after.policy}@{seed}" in runs else runs[0]
 
     @model_validator(mode="after")
     def _four_bits_have_one_rank(self) -> Self:

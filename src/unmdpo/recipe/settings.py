@@ -5,7 +5,7 @@ put together.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -31,17 +31,10 @@ from unmdpo.data.identity import FOLD_SEED
 from unmdpo.data.load import AUTO
 from unmdpo.data.sources import SOURCES
 from unmdpo.data.sources.base import HubData
-from unmdpo.data.strength import PairRule
-from unmdpo.engine.settings import (
-    MAX_LENGTH,
-    PAPER_UPDATES,
-    DefaultBudget,
-    ModelSource,
-    ObjectiveChoice,
-    TrainingOverrides,
-)
+from unmdpo.data.strength import LEVELS, PairRule, StrengthRule
+from unmdpo.engine.inference.judges import AnyJudge
+from unmdpo.engine.settings import MAX_LENGTH, DefaultBudget, ModelSource, ObjectiveChoice, TrainingOverrides
 from unmdpo.objectives.table import OBJECTIVES
-from unmdpo.recipe.rounds import RoundRecipe, StrengthRecipe
 from unmdpo.scale.settings import EstimatorSettings
 from unmdpo.scale.table import ESTIMATORS
 
@@ -84,6 +77,27 @@ class ValidationRecipe(Strict):
     @property
     def is_official(self) -> bool:
         return self.path is None and self.fraction is None and self.split == "validation"
+
+
+class StrengthRecipe(StrengthRule):
+    judge: AnyJudge | None = Field(
+        None,
+        description="scores both responses; the difference is the strength, and where it prefers the other response "
+        "the comparison is left out",
+    )
+
+    @property
+    def rule(self) -> StrengthRule:
+        """How strengths are cut, whoever gives them."""
+        return StrengthRule(**{name: getattr(self, name) for name in StrengthRule.model_fields})
+
+    @property
+    def read(self) -> StrengthRule:
+        """How labels are read, if a judge gives the strengths."""
+        if self.judge is None:
+            return self.rule
+        levels = LEVELS if self.labels is None else self.levels
+        return StrengthRule(levels=levels, labels=self.labels, column=self.column)
 
 
 class RowsRecipe(Strict):
@@ -159,9 +173,6 @@ class DataRecipe(RowsRecipe):
 
 
 class PilotsRecipe(DefaultBudget, TrainingOverrides):
-    preset: Literal["cheap"] | None = Field(
-        None, description="cheap: two folds with half the updates, which together cost as much as one policy"
-    )
     folds: Annotated[int, Field(ge=2, le=100)] = Field(5, description="of the prompts; one pilot is trained for each")
     fold_seed: Seed = Field(FOLD_SEED, description="decides which fold a prompt is in")
     objective: ObjectiveName = Field("fixed-margin", description="what pilots are trained with")
@@ -172,26 +183,6 @@ class PilotsRecipe(DefaultBudget, TrainingOverrides):
     seeds: Seeds = Field(
         (), description="train all pilots once with each; scales are fitted to the mean of their values"
     )
-
-    @staticmethod
-    def expanded(pilots: dict[str, Any], training: dict[str, Any]) -> dict[str, Any]:
-        """What the preset means. Epochs are of the prompts that a pilot sees: half of them. It is not mixed with
-        other numbers, which an extended recipe may have said: that would be neither.
-
-        In the lab, nothing else at this price ranks prompts as well (docs/notes/2026-11-lab.md).
-        """
-        if pilots.get("preset") != "cheap":
-            return pilots
-        said = {key: value for key, value in pilots.items() if key != "preset" and value is not None}
-        for key in ("folds", "updates", "epochs"):
-            if key in said:
-                hint = (
-                    f"preset: cheap decides this, and here it is {said[key]}; leave it out, or set pilots.{key}=null"
-                )
-                raise error_at(("pilots", key), hint)
-        epochs, updates = training.get("epochs"), training.get("updates")
-        half = updates // 2 if isinstance(updates, int) else PAPER_UPDATES // 2
-        return said | {"folds": 2} | ({"epochs": epochs} if epochs else {"updates": max(1, half)})
 
     @model_validator(mode="after")
     def _one_way_to_say_seeds(self) -> Self:
@@ -243,7 +234,6 @@ class PolicyRecipe(Strict):
     settings: dict[str, Any] = Field({}, description="the objective's settings, such as beta or tau")
     training: TrainingOverrides = Field(TrainingOverrides(), description="what it does otherwise than `training`")
     seeds: Seeds = Field((), description="train it once with each; tables show means over them, and each of them")
-    after: RoundRecipe | None = Field(None, description="train on answers of another policy, starting from it")
 
     @model_validator(mode="after")
     def _one_way_to_say_seeds(self) -> Self:

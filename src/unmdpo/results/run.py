@@ -24,7 +24,6 @@ from unmdpo.stages.pilots import OOF_STAGE
 from unmdpo.stages.pipeline import Pipeline, built
 from unmdpo.stages.policies import POLICY_STAGE
 from unmdpo.stages.scales import CHECK_STAGE, SCALE_STAGE
-from unmdpo.stages.shared.base import CONVERTED
 from unmdpo.stages.shared.files import (
     CHECK,
     COMPARISONS,
@@ -81,10 +80,7 @@ class Run(Pipeline):
 
     @property
     def initial(self) -> ModelSource:
-        """The initial model: its converted copy, if there is one."""
-        stage, model = self.stages.get(CONVERTED), self.recipe.model
-        finished = None if stage is None else self.find(stage)
-        return model if finished is None else model.at_path(str(MODEL.load(finished)))
+        return self.recipe.model
 
     def comparisons(self) -> Sequence[Comparison]:
         """The training comparisons."""
@@ -96,12 +92,8 @@ class Run(Pipeline):
     def scale(self, name: str) -> FittedScale:
         """A fitted scale: `predict(prompts)` returns q for any prompts."""
         artifact, stage = self.artifact(SCALE_STAGE.stage_name(name)), self.stages[SCALE_STAGE.stage_name(name)]
-        features, model = stage.inputs.get("features"), None
-        if features is not None:
-            inputs = self.inputs_of(features)
-            model = features.settings.model
-            if CONVERTED in inputs:
-                model = model.at_path(str(MODEL.load(inputs[CONVERTED])))
+        features = stage.inputs.get("features")
+        model = None if features is None else features.settings.model
         comparisons, domains = self.inputs_of(stage)["comparisons"], stage.settings.estimator.domains
         return FittedScale(name, artifact, comparisons, model, domains)
 

@@ -52,7 +52,7 @@ def answer(job: Job[AnswerSettings]) -> Notes:
         return _bring_in(job, Path(job.settings.answers))
     if isinstance(job.settings, ServedSettings):
         return _ask(job, job.settings)
-    prompts, source, ranks = job.load(PANEL, "panel"), job.source(job.settings.model), Ranks.current()
+    prompts, source, ranks = job.load(PANEL, "panel"), job.settings.model, Ranks.current()
     journal = Journal(job.state / BATCHES) if ranks.first else None
     begun: list[Any] = ranks.share([] if journal is None else journal.values)
     # with more free memory, batches would be larger now
@@ -85,7 +85,7 @@ def _ask(job: Job[AnswerSettings], settings: ServedSettings) -> Notes:
 
 
 def _ask_at(job: Job[AnswerSettings], server: Endpoint) -> Notes:
-    tokenizer = load_tokenizer(job.source(job.settings.model))
+    tokenizer = load_tokenizer(job.settings.model)
     generator = RemoteGenerator(server, tokenizer, job.settings.max_new_tokens, job.settings.sampling)
     journal = Journal(job.state / BATCHES)
     return _collect(job, generator, job.load(PANEL, "panel"), journal, journal.values)
@@ -93,7 +93,7 @@ def _ask_at(job: Job[AnswerSettings], server: Endpoint) -> Notes:
 
 def _served(job: Job[AnswerSettings]) -> Served:
     """The policy, or the initial model, for a server that starts for it."""
-    model, gpus = job.source(job.settings.model), job.compute.ranks_of.get(job.stage.kind.name, 1)
+    model, gpus = job.settings.model, job.compute.ranks_of.get(job.stage.kind.name, 1)
     if "policy" not in job.inputs:
         return Served(INITIAL, model, gpus=gpus)
     folder = job.load(MODEL, "policy")
@@ -159,7 +159,7 @@ def _bring_in(job: Job[AnswerSettings], path: Path) -> Notes:
             f"{path}: no answer to {len(missing)} of {len(prompts)} prompts of the panel, for example to "
             f"{prompts.prompts[missing[0]][-1].content[:80]!r}"
         )
-    tokenizer = Encoder.of(job.source(job.settings.model)).tokenizer
+    tokenizer = Encoder.of(job.settings.model).tokenizer
     rows = [
         {
             "prompt_hash": name,

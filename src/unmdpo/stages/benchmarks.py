@@ -8,7 +8,6 @@ from unmdpo.engine.models import load_tokenizer
 from unmdpo.engine.settings import TaskSettings
 from unmdpo.objectives.table import INITIAL
 from unmdpo.stages.answers import policy_of
-from unmdpo.stages.convert import converted_model
 from unmdpo.stages.policies import policy
 from unmdpo.stages.shared.base import Files, Graph, Job, Kind, Notes, PinnedModel, Stage
 from unmdpo.stages.shared.estimates import Cost, Estimates
@@ -34,14 +33,12 @@ def tasks(graph: Graph) -> None:
         files=graph.files([evaluation.task_folder]),
     )
     for name in (INITIAL, *graph.recipe.trained):
-        inputs: dict[str, Stage[Any]] = dict(converted_model(graph, model))
-        if name != INITIAL:
-            inputs["policy"] = policy(graph, name)
+        inputs: dict[str, Stage[Any]] = {} if name == INITIAL else {"policy": policy(graph, name)}
         graph.stage(TASKS_STAGE, settings, inputs, TASKS_STAGE.stage_name(name))
 
 
 def run_tasks(job: Job[TasksSettings]) -> Notes:
-    settings, source = job.settings, job.source(job.settings.model)
+    settings, source = job.settings, job.settings.model
     model, tokenizer = policy_of(job, source), load_tokenizer(source)
     found, manager = dict[str, dict[str, Any]](), open_tasks([*settings.tasks], settings.folder)
     for name, task in settings.tasks.items():

@@ -19,7 +19,6 @@ from unmdpo.engine.tally import Tally
 from unmdpo.engine.text.encode import Encoder
 from unmdpo.engine.text.encoded import EncodedPairs
 from unmdpo.recipe.settings import MixedRows, ValidationRecipe
-from unmdpo.stages.convert import converted_model
 from unmdpo.stages.scoring import READ, graded
 from unmdpo.stages.shared.base import Files, Graph, Job, Kind, Notes, PinnedModel, Stage
 from unmdpo.stages.shared.estimates import Estimates
@@ -96,15 +95,8 @@ def panel(graph: Graph, name: str) -> Stage[PanelSettings]:
 
 
 def encoded(graph: Graph, model: ModelSource, suffix: str = "") -> Stage[EncodedSettings]:
-    return encoding(graph, model, {"comparisons": comparisons(graph), **converted_model(graph, model, suffix)}, suffix)
-
-
-def encoding(
-    graph: Graph, model: ModelSource, inputs: Mapping[str, Stage[Any]], suffix: str
-) -> Stage[EncodedSettings]:
-    """Any comparisons as tokens."""
     settings = EncodedSettings(model=graph.pin_model(model), max_length=graph.recipe.data.max_length)
-    return graph.stage(ENCODED_STAGE, settings, inputs, f"{ENCODED_STAGE.name}{suffix}")
+    return graph.stage(ENCODED_STAGE, settings, {"comparisons": comparisons(graph)}, f"{ENCODED_STAGE.name}{suffix}")
 
 
 def read_comparisons(job: Job[ComparisonsSettings]) -> Notes:
@@ -205,11 +197,7 @@ def draw_panel(job: Job[PanelSettings]) -> Notes:
 
 def encode(job: Job[EncodedSettings]) -> Notes:
     """Encodes every training comparison, flagging those that are too long or empty."""
-    rows, source, longest = (
-        job.load(COMPARISONS, "comparisons"),
-        job.source(job.settings.model),
-        job.settings.max_length,
-    )
+    rows, source, longest = (job.load(COMPARISONS, "comparisons"), job.settings.model, job.settings.max_length)
     context = context_length(source) or longest
     encoder = Encoder.of(source, min(longest, context))
     pairs = EncodedPairs.of(Tally(job.report, len(rows), "comparisons encoded").over(encoder.encode(rows)))

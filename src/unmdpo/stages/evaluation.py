@@ -12,7 +12,6 @@ from unmdpo.engine.inference.text_judge import TextJudge
 from unmdpo.engine.ranks import Ranks
 from unmdpo.engine.settings import ModelSource
 from unmdpo.stages.answers import GENERATION_STAGE, AnswerSettings, ServedSettings
-from unmdpo.stages.convert import converted_model
 from unmdpo.stages.data import panel, prompts_to_answer
 from unmdpo.stages.policies import policy
 from unmdpo.stages.scoring import ScoringSettings, chances, judge_files, opened, scoring_cost, scoring_inputs, spent_by
@@ -53,10 +52,10 @@ def judgement(graph: Graph, candidate: str, panel_name: str, judge_name: str) ->
 def generation(graph: Graph, candidate: str, panel_name: str) -> Stage[AnswerSettings]:
     evaluation, model = graph.recipe.evaluation, graph.recipe.model
     assert evaluation is not None
-    given, suffix = evaluation.answers.get(candidate), ""
+    given = evaluation.answers.get(candidate)
     if isinstance(given, ModelSource):
-        model, suffix = given, f"[{candidate}]"
-    inputs: dict[str, Stage[Any]] = {"panel": panel(graph, panel_name), **converted_model(graph, model, suffix)}
+        model = given
+    inputs: dict[str, Stage[Any]] = {"panel": panel(graph, panel_name)}
     answers = given if isinstance(given, str) else None
     server = evaluation.generator if given is None or isinstance(given, ModelSource) else None
     if isinstance(given, Endpoint):

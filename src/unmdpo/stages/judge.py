@@ -11,7 +11,6 @@ from unmdpo.engine.inference.reward_model import start_of_judge
 from unmdpo.engine.training.loop import LOGS
 from unmdpo.engine.training.metrics import sinks_of
 from unmdpo.engine.training.reward import RewardSettings
-from unmdpo.stages.convert import converted_model
 from unmdpo.stages.shared.base import Files, Graph, Job, Kind, Notes, PinnedModel, Stage
 from unmdpo.stages.shared.estimates import Cost, Estimates
 from unmdpo.stages.shared.files import MODEL
@@ -31,7 +30,7 @@ def trained_judge(graph: Graph, name: str, training: JudgeTraining) -> Stage[Tra
         training=training, model=graph.pin_model(model), files=graph.data_files([training.path])
     )
     stage_name = JUDGE_STAGE.stage_name(*([name] if name else []))
-    return graph.stage(JUDGE_STAGE, settings, converted_model(graph, model), stage_name)
+    return graph.stage(JUDGE_STAGE, settings, {}, stage_name)
 
 
 def places(training: JudgeTraining) -> tuple[DataRef, Reading]:
@@ -45,7 +44,7 @@ def train(job: Job[TrainedJudgeSettings]) -> Notes:
     given = job.settings.training
     judge = train_judge(
         *places(given),
-        job.source(job.settings.model),
+        job.settings.model,
         job.folder / MODEL.name,
         _settings(given),
         state=job.state,

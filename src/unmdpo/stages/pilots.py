@@ -18,7 +18,6 @@ from unmdpo.engine.text.encoded import EncodedPairs
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.objectives import PairLogps, beta_ln_from_lengths
 from unmdpo.recipe.seeds import with_seed
-from unmdpo.stages.convert import converted_model
 from unmdpo.stages.data import comparisons, encoded
 from unmdpo.stages.reference import pilot_model, reference
 from unmdpo.stages.shared.base import Graph, Job, Kind, Notes, PinnedModel, Stage
@@ -55,11 +54,7 @@ def pilot(graph: Graph, fold: int, seed: int | None) -> Stage[PilotSettings]:
         beta=recipe.beta,
         training=training if seed is None else training.model_copy(update={"seed": seed}),
     )
-    inputs: dict[str, Stage[Any]] = {
-        "comparisons": comparisons(graph),
-        "encoded": encoded(graph, model, suffix),
-        **converted_model(graph, model, suffix),
-    }
+    inputs: dict[str, Stage[Any]] = {"comparisons": comparisons(graph), "encoded": encoded(graph, model, suffix)}
     if choice.objective.reference:
         inputs["reference"] = reference(graph, model, settings.training.adapter, suffix)
     name = PILOT_STAGE.stage_name(fold if seed is None else with_seed(str(fold), seed))
@@ -108,7 +103,7 @@ def train_pilot(job: Job[PilotSettings]) -> Notes:
         _select(pairs, inside), strengths(rows)[inside], known, weight=None if weight is None else weight[inside]
     )
     choice = with_beta(s.objective, s.beta, pairs)
-    trained = train_in(job, job.source(s.model), s.training, choice, data)
+    trained = train_in(job, s.model, s.training, choice, data)
     logps = score(trained.scorer, _select(pairs, outside), job.compute.token_budget, job.report)
     if Ranks.current().first:
         job.save(HELD_OUT, HeldOut(outside, logps))

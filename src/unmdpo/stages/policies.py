@@ -21,13 +21,9 @@ from unmdpo.engine.settings import ObjectiveChoice, TrainingSettings
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.loop import Validation
 from unmdpo.engine.training.trainer import Trainer
-from unmdpo.objectives.table import INITIAL
 from unmdpo.recipe.recipe import as_yaml
-from unmdpo.recipe.rounds import RoundRecipe
-from unmdpo.recipe.settings import PolicyRecipe
 from unmdpo.scale import PolicyTimeScale, Rows, make_estimator
 from unmdpo.scale.table import ESTIMATORS
-from unmdpo.stages.convert import converted_model
 from unmdpo.stages.data import (
     COMPARISONS_STAGE,
     ENCODED_STAGE,
@@ -38,10 +34,9 @@ from unmdpo.stages.data import (
     validation,
 )
 from unmdpo.stages.reference import features, reference
-from unmdpo.stages.rounds import PAIRED_STAGE, round_inputs
 from unmdpo.stages.scales import EstimatorChoice, estimator_choice, scale, scale_of_rows, units_of
 from unmdpo.stages.scoring import GRADED_STAGE, READ, TRAINED
-from unmdpo.stages.shared.base import START, VALIDATED, Graph, Job, Kind, Notes, PinnedModel, Stage
+from unmdpo.stages.shared.base import VALIDATED, Graph, Job, Kind, Notes, PinnedModel, Stage
 from unmdpo.stages.shared.estimates import Cost, Estimates
 from unmdpo.stages.shared.files import ADAPTER, COMPARISONS, ESTIMATOR, METRICS, MODEL, PAIRS, POLICY_SCALE, REFERENCE
 from unmdpo.stages.shared.training import TrainedModel, train_in, with_beta
@@ -130,13 +125,7 @@ def policies(graph: Graph) -> None:
 
 def policy(graph: Graph, name: str) -> Stage[PolicySettings]:
     recipe, spec, model = graph.recipe, graph.recipe.trained[name], graph.recipe.model
-    if spec.after is not None:
-        return _after(graph, name, spec, spec.after)
-    inputs: dict[str, Stage[Any]] = {
-        "comparisons": comparisons(graph),
-        "encoded": encoded(graph, model),
-        **converted_model(graph, model),
-    }
+    inputs: dict[str, Stage[Any]] = {"comparisons": comparisons(graph), "encoded": encoded(graph, model)}
     training = recipe.seeded_training.with_overrides(spec.training)
     if spec.choice.objective.reference:
         inputs["reference"] = reference(graph, model, training.adapter)
@@ -158,22 +147,6 @@ def policy(graph: Graph, name: str) -> Stage[PolicySettings]:
         inputs |= validation_inputs(graph, inputs)
     settings = PolicySettings(
         model=graph.pin_model(model), objective=spec.choice, beta=recipe.beta, training=training, joint=joint
-    )
-    return graph.stage(POLICY_STAGE, settings, inputs, POLICY_STAGE.stage_name(name))
-
-
-def _after(graph: Graph, name: str, spec: PolicyRecipe, after: RoundRecipe) -> Stage[PolicySettings]:
-    """A policy that starts from another one, and learns from its answers."""
-    recipe, before = graph.recipe, graph.recipe.start_of(name)
-    inputs = round_inputs(graph, name, after, None if before is None else policy(graph, before))
-    if not spec.choice.objective.reference:
-        del inputs["reference"]
-    settings = PolicySettings(
-        model=graph.pin_model(recipe.model),
-        objective=spec.choice,
-        beta=recipe.beta,
-        training=recipe.seeded_training.with_overrides(spec.training).without_validation,
-        joint=None,
     )
     return graph.stage(POLICY_STAGE, settings, inputs, POLICY_STAGE.stage_name(name))
 
@@ -220,7 +193,7 @@ def train_policy(job: Job[PolicySettings]) -> Notes:
     choice = with_beta(s.objective, s.beta, pairs)
     trained = train_in(
         job,
-        job.source(s.model),
+        s.model,
         s.training,
         choice,
         data,
@@ -247,7 +220,7 @@ def _export(trained: TrainedModel, choice: ObjectiveChoice, frozen: Tensor | Non
         scale=_scale_facts(job, frozen),
         metrics=METRICS.read(job.folder / METRICS.name)[-1],
     )
-    tokenizer, trainer = load_tokenizer(job.source(s.model)), trained.trainer
+    tokenizer, trainer = load_tokenizer(s.model), trained.trainer
     if trained.adapted is None:
         export_model(trainer.model, tokenizer, job.folder / MODEL.name, provenance)
         return {}
@@ -266,11 +239,8 @@ def _data_facts(trained: TrainedModel, job: Job[PolicySettings]) -> dict[str, ob
     """What became of the rows: some are ties, or too long."""
     read, pairs = job.inputs["comparisons"], trained.trainer.data.pairs
     counts = {name: read.manifest["notes"][name] for name in ("read", "bad", "ties") if name in read.manifest["notes"]}
-    lost, made = len(pairs) - int(pairs.valid.sum()), job.stage.inputs["comparisons"]
-    start = job.stage.inputs[START].name if START in job.inputs else INITIAL
-    drawn = {"answers of": start, "compared by": str(made.settings.judge)} if made.kind is PAIRED_STAGE else {}
+    lost = len(pairs) - int(pairs.valid.sum())
     return {
-        **drawn,
         **{f"rows: {name}": count for name, count in counts.items()},
         "training comparisons": len(pairs),
         "too long or empty": lost,

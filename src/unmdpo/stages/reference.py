@@ -1,6 +1,5 @@
 """The initial model on the data: log-probabilities for every pair, embeddings for every prompt."""
 
-from collections.abc import Mapping
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -15,7 +14,6 @@ from unmdpo.engine.settings import AdapterSettings, ModelSource
 from unmdpo.engine.sharding import open_to_read
 from unmdpo.engine.tally import Tally
 from unmdpo.engine.text.encode import Encoder
-from unmdpo.stages.convert import converted_model
 from unmdpo.stages.data import comparisons, encoded
 from unmdpo.stages.shared.base import VALIDATED, Graph, Job, Kind, Notes, PinnedModel, Stage
 from unmdpo.stages.shared.estimates import Cost, Estimates
@@ -41,20 +39,14 @@ def reference(
 ) -> Stage[ReferenceSettings]:
     """The log-probabilities that a policy, perhaps with an adapter, starts from; or those of another model. A pilot
     that stands in for the model is its own reference: another one may have other tokens."""
-    inputs = {"encoded": encoded(graph, model, suffix), **converted_model(graph, model, suffix)}
-    return reference_on(graph, model, inputs, suffix, four_bit=adapter is not None and adapter.four_bit)
-
-
-def reference_on(
-    graph: Graph, model: ModelSource, inputs: Mapping[str, Stage[Any]], suffix: str, *, four_bit: bool = False
-) -> Stage[ReferenceSettings]:
-    """On any comparisons, encoded with the model's tokens."""
-    other, name, encoded = graph.recipe.reference, f"{REFERENCE_STAGE.name}{suffix}", {"encoded": inputs["encoded"]}
+    other, name = graph.recipe.reference, f"{REFERENCE_STAGE.name}{suffix}"
+    inputs = {"encoded": encoded(graph, model, suffix)}
     if other == "none":
-        return graph.stage(REFERENCE_STAGE, ReferenceSettings(model=None, four_bit=False), encoded, name)
+        return graph.stage(REFERENCE_STAGE, ReferenceSettings(model=None, four_bit=False), inputs, name)
     if other is not None and model == graph.recipe.model:
         settings = ReferenceSettings(model=graph.pin_model(other), four_bit=False)
-        return graph.stage(REFERENCE_STAGE, settings, encoded | converted_model(graph, other, "[reference]"), name)
+        return graph.stage(REFERENCE_STAGE, settings, inputs, name)
+    four_bit = adapter is not None and adapter.four_bit
     settings = ReferenceSettings(model=graph.pin_model(model), four_bit=four_bit)
     return graph.stage(REFERENCE_STAGE, settings, inputs, name + ("[4-bit]" if four_bit else ""))
 
@@ -62,7 +54,7 @@ def reference_on(
 def features(graph: Graph) -> Stage[ModelSettings]:
     """Prompt embeddings from the pilots' model."""
     model, suffix = pilot_model(graph)
-    inputs = {"comparisons": comparisons(graph), **converted_model(graph, model, suffix)}
+    inputs = {"comparisons": comparisons(graph)}
     settings = ModelSettings(model=graph.pin_model(model))
     return graph.stage(FEATURES_STAGE, settings, inputs, f"{FEATURES_STAGE.name}{suffix}")
 
@@ -81,7 +73,7 @@ def score_reference(job: Job[ReferenceSettings]) -> Notes:
         if Ranks.current().first:
             job.save(REFERENCE, torch.zeros(len(pairs), 2))
         return {"tokens": 0}
-    scorer, _ = open_scorer(job.source(job.settings.model), four_bit=job.settings.four_bit)
+    scorer, _ = open_scorer(job.settings.model, four_bit=job.settings.four_bit)
     proof = prove_in(job, scorer)
     kept = Kept(_begun(job), partial(keep, state=job.state))
     logps = score(compiled(scorer), pairs, job.compute.token_budget, job.report, kept)
@@ -93,7 +85,7 @@ def score_reference(job: Job[ReferenceSettings]) -> Notes:
 
 def embed(job: Job[ModelSettings]) -> Notes:
     """Computes (u, d) embeddings of the training prompts; resumes where an earlier attempt stopped."""
-    source, first = job.source(job.settings.model), Ranks.current().first
+    source, first = job.settings.model, Ranks.current().first
     rows = job.load(COMPARISONS, "comparisons")
     index = PromptIndex.of(rows)
     parts = _begun(job)

@@ -14,7 +14,7 @@ from unmdpo.data.readers.files import data_files
 from unmdpo.store.store import Store
 
 # What Transformers may read of a model's folder. Everything else there, such as a model card, changes no result.
-OF_MODELS = {".json", ".safetensors", ".bin", ".model", ".txt", ".tiktoken", ".vocab", ".jinja", ".py", ".gguf"}
+OF_MODELS = {".json", ".safetensors", ".bin", ".model", ".txt", ".tiktoken", ".vocab", ".jinja", ".py"}
 NOT_OF_MODELS = {"trainer_state.json", "training_args.bin", "optimizer.bin", "scheduler.bin", "rng_state.bin"}
 Sums = dict[str, str]  # name → SHA-256
 _SEEN: dict[str, list[int]] = {}  # what this process saw of each file when it took the checksum, or believed it
@@ -38,11 +38,9 @@ class Fingerprints:
     def of_data(self, path: str) -> Sums | None:
         return self._of(path, lambda folder: data_files(folder, None))
 
-    def of_model(self, path: str, gguf_file: str | None = None) -> Sums | None:
+    def of_model(self, path: str) -> Sums | None:
         def is_read(file: Path) -> bool:
-            if file.suffix not in OF_MODELS or file.name in NOT_OF_MODELS:
-                return False
-            return gguf_file is None or file.name == gguf_file or file.suffix == ".json"
+            return file.suffix in OF_MODELS and file.name not in NOT_OF_MODELS
 
         return self._of(path, lambda folder: filter(is_read, files_below(folder)))
 

@@ -18,7 +18,6 @@ from unmdpo.engine.models import read_template
 from unmdpo.engine.settings import ComputeSettings, LoggingSettings, ModelSource
 from unmdpo.recipe import Recipe
 from unmdpo.stages.shared.estimates import Cost, Estimates
-from unmdpo.stages.shared.files import MODEL
 from unmdpo.store.artifact import Artifact, ArtifactFile
 from unmdpo.store.code import code_digest
 from unmdpo.store.fingerprints import Fingerprints, by_content
@@ -29,8 +28,6 @@ from unmdpo.store.store import state_of
 ONEDNN = bool(torch.backends.mkldnn.enabled)
 
 VALIDATED = "[validation]"  # ends the names of stages that do on the validation rows what others do in training
-START = "start"  # the input that holds the policy that another one's training starts from
-CONVERTED = "converted"  # the input that holds a model converted from a GGUF file
 # By default: as many ranks as `compute.ranks` says. On request: one, unless `compute.ranks_of` names the kind.
 Ranked = Literal["never", "by default", "on request"]
 Files = dict[str, dict[str, str] | None]  # path → name → SHA-256; None for a name on the Hub
@@ -122,15 +119,6 @@ class Job(Generic[S]):
     def save(self, file: ArtifactFile[T], value: T) -> None:
         file.save(self.folder, value)
 
-    def source(self, model: PinnedModel) -> ModelSource:
-        """Where to load a model from: the policy that training starts from, or its converted copy, if the inputs
-        include one."""
-        if START in self.inputs:
-            return model.at_path(str(self.load(MODEL, START)))
-        if CONVERTED in self.inputs:
-            return model.at_path(str(self.load(MODEL, CONVERTED)))
-        return model
-
     def do(self) -> Notes:
         """Does the work, with deterministic kernels if the recipe asks for them."""
         if self.compute.deterministic:
@@ -168,7 +156,7 @@ class Graph:
         key = model.model_dump_json()
         if key not in self.pinned:
             template = None if model.template is None else read_template(model.template)
-            files = self.fingerprints.of_model(model.path, model.gguf_file)
+            files = self.fingerprints.of_model(model.path)
             self.pinned[key] = PinnedModel(**(dict(model) | {"template": template}), files=files)
         return self.pinned[key]
 

@@ -264,17 +264,16 @@ def _size_share(model: PreTrainedModel) -> float:
 
 def meta_model(source: ModelSource, *, judge: bool = False) -> PreTrainedModel:
     """The model's shape, without weights; with a score head, if it is to become a judge."""
-    return _built(source.path, source.revision, source.gguf_file, source.trust_remote_code, judge)
+    return _built(source.path, source.revision, source.trust_remote_code, judge)
 
 
 @lru_cache(maxsize=8)
-def _built(path: str, revision: str | None, gguf_file: str | None, trust: bool, judge: bool) -> PreTrainedModel:
+def _built(path: str, revision: str | None, trust: bool, judge: bool) -> PreTrainedModel:
     if path in KNOWN_SHAPES:
         config: Any = LlamaConfig(**SHAPES[KNOWN_SHAPES[path]])
     else:
-        more = {} if gguf_file is None else {"gguf_file": gguf_file}
         try:
-            config = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=trust, **more)
+            config = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=trust)
         except (OSError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise UserError(f"cannot plan for the model '{path}': {reason}") from error

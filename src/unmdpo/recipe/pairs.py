@@ -1,4 +1,4 @@
-"""Strengths from a judge, and rounds of training on a policy's own answers."""
+"""The next round's data: a policy's own answers, scored by a judge and paired (`unmdpo pairs`)."""
 
 import re
 from pathlib import Path
@@ -10,48 +10,29 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from unmdpo.core.errors import UserError
 from unmdpo.core.files import read_small
 from unmdpo.core.settings import Count, PanelSize, Place, Strict, said
-from unmdpo.data.strength import LEVELS, StrengthRule
+from unmdpo.data.strength import StrengthRule
 from unmdpo.engine.inference.endpoints import Endpoint, Vllm
 from unmdpo.engine.inference.judges import AnyJudge, JudgeSettings, TrainedJudge, kind_of
 from unmdpo.engine.settings import MAX_NEW_TOKENS, Sampling
 from unmdpo.objectives.table import INITIAL
 
 
-class StrengthRecipe(StrengthRule):
-    judge: AnyJudge | None = Field(
-        None,
-        description="scores both responses; the difference is the strength, and where it prefers the other response "
-        "the comparison is left out",
-    )
+class PairsRecipe(Strict):
+    """A policy's own answers, scored by a judge and paired: what the next round learns from."""
 
-    @property
-    def rule(self) -> StrengthRule:
-        """How strengths are cut, whoever gives them."""
-        return StrengthRule(**{name: getattr(self, name) for name in StrengthRule.model_fields})
-
-    @property
-    def read(self) -> StrengthRule:
-        """How labels are read, if a judge gives the strengths."""
-        if self.judge is None:
-            return self.rule
-        levels = LEVELS if self.labels is None else self.levels
-        return StrengthRule(levels=levels, labels=self.labels, column=self.column)
-
-
-class RoundRecipe(Strict):
-    """A policy's own answers, scored by a judge and paired: what a next policy, which starts from it, learns from."""
-
-    policy: str = Field(INITIAL, description="who answers, and where training starts: a policy above, or initial")
+    policy: str = Field(INITIAL, description="who answers: a policy of the recipe, or initial")
     judge: AnyJudge = Field(description="scores the answers; another one than those of the evaluation")
     prompts: Place | None = Field(None, description="a file of prompts; default: those of the training data")
     size: PanelSize = Field("all", description="how many prompts to draw: a number, a share, or all")
     sampling: Sampling = Field(Sampling(), description="how answers are drawn")
     max_new_tokens: Count = Field(MAX_NEW_TOKENS, description="most tokens in an answer")
     generator: Endpoint | Vllm | Literal["vllm"] | None = Field(None, description="who writes them; default: unmdpo")
-    pairs: Literal["best-worst", "all", "neighbours"] = Field(
+    select: Literal["best-worst", "all", "neighbours"] = Field(
         "best-worst", description="which answers to a prompt are compared"
     )
-    strength: StrengthRule = Field(StrengthRule(), description="how differences of scores become strengths")
+    strength: StrengthRule = Field(
+        StrengthRule(continuous=True), description="how differences of scores become strengths"
+    )
 
     @model_validator(mode="after")
     def _something_to_compare(self) -> Self:

@@ -1,4 +1,4 @@
-"""The next round: a policy's own answers, scored by a judge and paired, for another policy to learn from."""
+"""The next round's data: a policy's own answers, scored by a judge and paired."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,11 +10,11 @@ from unmdpo.data.comparison import Origin
 from unmdpo.data.strength import StrengthRule
 from unmdpo.data.table import ComparisonTable
 from unmdpo.engine.inference.pairwise import Question
-from unmdpo.recipe.rounds import RoundRecipe
+from unmdpo.objectives.table import INITIAL
+from unmdpo.recipe.pairs import PairsRecipe
 from unmdpo.stages.answers import GENERATION_STAGE, AnswerSettings, ServedSettings
-from unmdpo.stages.convert import converted_model
-from unmdpo.stages.data import AFTER, PANEL_STAGE, PanelSettings, comparisons, encoding, panel, prompts_to_answer
-from unmdpo.stages.reference import reference_on
+from unmdpo.stages.data import AFTER, PANEL_STAGE, PanelSettings, comparisons, panel, prompts_to_answer
+from unmdpo.stages.policies import policy
 from unmdpo.stages.scoring import (
     SCORED,
     ScoringSettings,
@@ -25,7 +25,7 @@ from unmdpo.stages.scoring import (
     scoring_inputs,
     spent_by,
 )
-from unmdpo.stages.shared.base import START, Graph, Job, Kind, Notes, Stage
+from unmdpo.stages.shared.base import Graph, Job, Kind, Notes, Stage
 from unmdpo.stages.shared.estimates import Cost, Estimates
 from unmdpo.stages.shared.files import COMPARISONS, GENERATIONS, PANEL
 from unmdpo.store.artifact import Line
@@ -34,44 +34,33 @@ from unmdpo.store.journal import Journal
 BEST_WORST = "best-worst"
 
 
-class PairingSettings(ScoringSettings):
-    pairs: str
+class PairsSettings(ScoringSettings):
+    select: str
     rule: StrengthRule
 
 
-def round_inputs(graph: Graph, name: str, spec: RoundRecipe, start: Stage[Any] | None) -> dict[str, Stage[Any]]:
-    """What the training of a policy after another one needs: its comparisons, as text and as tokens, the reference on
-    them, and the policy it starts from."""
-    model, suffix = graph.recipe.model, f"[{name}.after]"  # no name has a dot
-    begun = {} if start is None else {START: start}
-    converted = converted_model(graph, model)
-    rows = paired(graph, name, spec, start)
-    encoded = encoding(graph, model, {"comparisons": rows, **converted}, suffix)
-    reference = reference_on(graph, model, {"encoded": encoded, **begun, **converted}, suffix)
-    return {"comparisons": rows, "encoded": encoded, "reference": reference, **begun, **converted}
-
-
-def paired(graph: Graph, name: str, spec: RoundRecipe, start: Stage[Any] | None) -> Stage[PairingSettings]:
-    """The comparisons of a round. All seeds of a policy share the prompts, and a judge that is trained for it."""
-    policy = name.partition("@")[0]
-    prompts = _prompts(graph, policy, spec)
-    samples = _samples(graph, name, spec, prompts, start)
-    settings = PairingSettings(
+def pairs(graph: Graph) -> None:
+    """Adds the stages that draw prompts, answer each several times, and pair the answers."""
+    recipe, spec = graph.recipe, graph.recipe.pairs
+    if spec is None:
+        return
+    prompts = _prompts(graph, spec)
+    settings = PairsSettings(
         judge=spec.judge,
         files=judge_files(graph, spec.judge),
-        seed=graph.recipe.seed,
-        pairs=spec.pairs,
+        seed=recipe.seed,
+        select=spec.select,
         rule=spec.strength,
     )
     inputs: dict[str, Stage[Any]] = {
         "panel": prompts,
-        "generation": samples,
-        **scoring_inputs(graph, spec.judge, f"{policy}.after"),
+        "generation": _samples(graph, spec, prompts),
+        **scoring_inputs(graph, spec.judge, "pairs.judge"),
     }
-    return graph.stage(PAIRED_STAGE, settings, inputs, PAIRED_STAGE.stage_name(name))
+    graph.stage(PAIRS_STAGE, settings, inputs)
 
 
-def _prompts(graph: Graph, policy: str, spec: RoundRecipe) -> Stage[PanelSettings]:
+def _prompts(graph: Graph, spec: PairsRecipe) -> Stage[PanelSettings]:
     """Those of a file, but none that somebody will be judged on; or those of the training data."""
     settings = PanelSettings(
         size=spec.size, seed=spec.sampling.seed, path=spec.prompts, files=graph.files([spec.prompts])
@@ -80,18 +69,16 @@ def _prompts(graph: Graph, policy: str, spec: RoundRecipe) -> Stage[PanelSetting
     inputs: dict[str, Stage[Any]] = {f"{AFTER}{other}": panel(graph, other) for other in panels}
     if spec.prompts is None:
         inputs["comparisons"] = comparisons(graph)
-    return graph.stage(PANEL_STAGE, settings, inputs, f"prompts[{policy}]")
+    return graph.stage(PANEL_STAGE, settings, inputs, "prompts")
 
 
-def _samples(
-    graph: Graph, name: str, spec: RoundRecipe, prompts: Stage[PanelSettings], start: Stage[Any] | None
-) -> Stage[AnswerSettings]:
-    model = graph.recipe.model
-    inputs: dict[str, Stage[Any]] = {"panel": prompts, **converted_model(graph, model)}
-    if start is not None:
-        inputs["policy"] = start
+def _samples(graph: Graph, spec: PairsRecipe, prompts: Stage[PanelSettings]) -> Stage[AnswerSettings]:
+    """Answers of the policy; of one with several seeds, the first."""
+    inputs: dict[str, Stage[Any]] = {"panel": prompts}
+    if spec.policy != INITIAL:
+        inputs["policy"] = policy(graph, graph.recipe.runs[spec.policy][0].name)
     settings = AnswerSettings(
-        model=graph.pin_model(model),
+        model=graph.pin_model(graph.recipe.model),
         max_new_tokens=spec.max_new_tokens,
         answers=None,
         files={},
@@ -99,10 +86,10 @@ def _samples(
     )
     if spec.generator is not None:
         settings = ServedSettings(**dict(settings), server=spec.generator)
-    return graph.stage(GENERATION_STAGE, settings, inputs, f"samples[{name}]")
+    return graph.stage(GENERATION_STAGE, settings, inputs, "samples")
 
 
-def pair_answers(job: Job[PairingSettings]) -> Notes:
+def pair_answers(job: Job[PairsSettings]) -> Notes:
     """Scores all answers and compares those of each prompt."""
     prompts, settings, judge = job.load(PANEL, "panel"), job.settings, opened(job)
     answers = _distinct(job.load(GENERATIONS, "generation"), len(prompts))
@@ -116,7 +103,7 @@ def pair_answers(job: Job[PairingSettings]) -> Notes:
     rows = list[Comparison]()
     for place, texts in answers.items():
         of_these = [next(scores) for _ in texts]
-        for better, worse, gap in _selected(of_these, settings.pairs):
+        for better, worse, gap in _selected(of_these, settings.select):
             one = Comparison(prompts.prompts[place], texts[better], texts[worse], 0, Origin(job.stage.name, place + 1))
             rows.append(replace(one, domain=prompts.domains[place], margin=gap))
     untied = [row for row in rows if row.margin]
@@ -148,11 +135,11 @@ def _selected(scores: Sequence[float], which: str) -> list[tuple[int, int, float
     return [(best, worst, scores[best] - scores[worst])]
 
 
-def _cost(estimates: Estimates, stage: Stage[PairingSettings]) -> Cost:
+def _cost(estimates: Estimates, stage: Stage[PairsSettings]) -> Cost:
     written = stage.inputs["generation"].settings
     prompts = prompts_to_answer(estimates, stage.inputs["panel"])
     tokens = prompts * written.sampling.samples * (estimates.mean_prompt + written.max_new_tokens)
     return scoring_cost(estimates, stage, tokens)
 
 
-PAIRED_STAGE = Kind("paired", pair_answers, uses_model=True, cost=_cost)
+PAIRS_STAGE = Kind("pairs", pair_answers, uses_model=True, cost=_cost, wanted=pairs)

@@ -1,11 +1,10 @@
-"""Strengths from a judge, and rounds of training on a policy's own answers, as parts of a run."""
+"""Strengths from a judge, and pairs of a policy's own answers, as parts of a run."""
 
 import json
 import math
 from types import SimpleNamespace
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
 import unmdpo
@@ -20,7 +19,7 @@ from unmdpo.execute.plan import plan, sizes_of
 from unmdpo.recipe import parse_recipe
 from unmdpo.results.run import open_run
 from unmdpo.stages import scoring
-from unmdpo.stages.shared.files import COMPARISONS, GENERATIONS, MODEL, PANEL, REFERENCE
+from unmdpo.stages.shared.files import COMPARISONS, GENERATIONS, PANEL
 from unmdpo.store.journal import Journal
 from unmdpo.store.store import Store
 
@@ -79,62 +78,52 @@ def test_validation_comparisons_are_cut_where_the_training_data_was(place):
     assert watched["quantiles"] == trained["quantiles"]
 
 
-def round_after(policy, **more):
+def pairs_of(policy, **more):
     given = {"policy": policy, "judge": LONGEST, "max_new_tokens": 6, "sampling": {"samples": 3, "temperature": 1.5}}
     return given | more
 
 
-def test_two_rounds_are_one_recipe(place):
+def test_a_policy_s_answers_become_pairs(place):
     described = recipe(place).model_dump(mode="json")
     described["scales"], described["evaluation"]["panels"] = {}, {"one": {"size": 3, "seed": 1}}
     described["training"]["batch"] = 4
-    described["policies"] = {
-        "dpo": {"objective": "dpo"},
-        "second": {"objective": "dpo", "after": round_after("dpo", size=12)},
-        "own": {"objective": "simpo", "after": round_after("initial", pairs="all", size=12)},
-    }
+    described |= {"policies": {"dpo": {"objective": "dpo"}}, "pairs": pairs_of("dpo", size=12)}
     run = unmdpo.run(described, store=place / "rounds")
-    prompts, answers = PANEL.load(run.artifact("prompts[second]")), GENERATIONS.load(run.artifact("samples[second]"))
+    prompts, answers = PANEL.load(run.artifact("prompts")), GENERATIONS.load(run.artifact("samples"))
     assert len(prompts) == 12
+    assert not {*prompts.hashes} & {*run.panel("one").hashes}
     assert len(answers) == 36
     assert [row["prompt_hash"] for row in answers] == [name for name in prompts.hashes for _ in range(3)]
-    learned = COMPARISONS.load(run.artifact("paired[second]"))
-    for row in learned:
+    paired = COMPARISONS.load(run.artifact("pairs"))
+    for row in paired:
         of_prompt = [one["text"] for one in answers if one["prompt_hash"] == row.prompt_hash and one["text"]]
         words = [len(text.split()) for text in (row.chosen, row.rejected)]
         assert words[0] == max(len(text.split()) for text in of_prompt) > words[1]
         assert words[1] == min(len(text.split()) for text in of_prompt)
-        assert row.strength in (1, 2, 3)
-    assert len(COMPARISONS.load(run.artifact("paired[own]"))) > len(learned) / 2
-    metrics = json.loads((run.artifact("policy[second]").path / "metrics.jsonl").read_text().splitlines()[0])
-    assert metrics["rewards/margins"] == pytest.approx(0, abs=1e-4)  # it starts at its reference, the first policy
-    again = unmdpo.run(described, store=place / "rounds")
-    assert torch.equal(
-        REFERENCE.load(again.artifact("reference[second.after]")),
-        REFERENCE.load(run.artifact("reference[second.after]")),
-    )
-    weights = [MODEL.load(run.artifact(f"policy[{name}]")) for name in ("dpo", "second")]
-    assert weights[0] != weights[1]
-    assert {row["policy"] for row in run.table()} >= {"dpo", "second", "own"}
+        assert row.strength == words[0] - words[1]
+    described["pairs"] |= {"select": "all"}
+    everything = COMPARISONS.load(unmdpo.run(described, store=place / "rounds").artifact("pairs"))
+    assert len(everything) > len(paired) / 2
     assert not problems(run)
 
 
 @pytest.mark.parametrize(
-    ("after", "objective", "why"),
+    ("pairs", "why"),
     [
-        (round_after("third"), "dpo", "'third' is not a policy above this one"),
-        (round_after("second"), "dpo", "'second' is not a policy above this one"),
-        (round_after("dpo", judge={}), "dpo", "give exactly one of"),
-        (round_after("dpo"), "unm-wr", "scales are of the training data"),
-        (round_after("dpo", sampling={"samples": 1}), "dpo", "draw at least two samples"),
-        (round_after("dpo", size=5), "dpo", "a batch of 8 is larger than its 5 training comparisons"),
+        (pairs_of("third"), "'third' is not a policy"),
+        (pairs_of("dpo", judge={}), "give exactly one of"),
+        (pairs_of("dpo", sampling={"samples": 1}), "draw at least two samples"),
     ],
 )
-def test_rounds_that_cannot_be(place, after, objective, why):
-    described = recipe(place).model_dump(mode="json")
-    second = {"objective": objective, "after": after} | ({"scale": "seq"} if objective == "unm-wr" else {})
-    described["policies"] |= {"second": second, "third": {"objective": "dpo"}}
+def test_pairs_that_cannot_be(place, pairs, why):
     with pytest.raises(UserError, match=why):
+        unmdpo.run(recipe(place).model_dump(mode="json") | {"pairs": pairs}, store=place / "refused")
+
+
+def test_a_policy_after_another_is_another_recipe(place):
+    described = recipe(place).model_dump(mode="json")
+    described["policies"]["second"] = {"objective": "dpo", "after": {"policy": "dpo"}}
+    with pytest.raises(UserError, match=r"policies\.second\.after: .*`unmdpo pairs` writes its data"):
         unmdpo.run(described, store=place / "refused")
 
 
@@ -156,20 +145,6 @@ def test_labels_beside_a_judge(place):
     described["data"]["path"] = str(place / "sides.jsonl")
     run = unmdpo.run(described, store=place / "graded", until="comparisons")
     assert {row.chosen for row in COMPARISONS.load(run.artifact("comparisons"))} == {"w1 w2"}
-
-
-def test_an_adapter_is_merged_before_another_round(place):
-    described = recipe(place).model_dump(mode="json")
-    described["policies"]["dpo"]["training"] = {"adapter": {"rank": 2}}
-    described["policies"]["second"] = {"objective": "dpo", "after": round_after("dpo")}
-    with pytest.raises(UserError, match="'dpo' is an adapter beside another model: set merge"):
-        unmdpo.run(described, store=place / "refused")
-    described["policies"]["dpo"]["training"], described["policies"]["second"]["training"] = (
-        {},
-        {"adapter": {"rank": 2}},
-    )
-    with pytest.raises(UserError, match="'second' is an adapter beside another model: set merge"):
-        unmdpo.run(described, store=place / "refused")
 
 
 def command(*arguments):
@@ -246,27 +221,14 @@ def test_the_next_rounds_data_by_command(place, tmp_path):
     assert (unknown.exit_code, "'ppo' is not a policy" in unknown.output) == (2, True)
 
 
-def test_a_plan_counts_the_prompts_that_a_round_answers(place):
+def test_a_plan_counts_the_prompts_that_are_answered(place):
     described = recipe(place).model_dump(mode="json")
-    described["scales"], described["policies"] = {}, {"dpo": {"objective": "dpo"}}
-    described["policies"]["second"] = {"objective": "dpo", "after": round_after("dpo")}
+    described |= {"scales": {}, "policies": {"dpo": {"objective": "dpo", "seeds": [1, 2]}}, "pairs": pairs_of("dpo")}
     run = open_run(parse_recipe(described), Store(place / "planned"), planning=True)
     sizes = sizes_of(run)
-    (samples,) = [stage for stage in plan(run, sizes=sizes).stages if stage.stage == "samples[second]"]
+    (samples,) = [stage for stage in plan(run, sizes=sizes).stages if stage.stage == "samples"]
     assert samples.cost.tokens == sizes.prompts * 3 * 6
-
-
-def test_seeds_share_the_prompts_and_the_judge_of_a_round(place):
-    described = recipe(place).model_dump(mode="json")
-    described["scales"], described["policies"] = {}, {"dpo": {"objective": "dpo", "seeds": [1, 2]}}
-    judge = {"train": {"path": described["data"]["path"]}}
-    described["policies"]["second"] = {"objective": "dpo", "seeds": [1, 2], "after": round_after("dpo", judge=judge)}
-    stages = open_run(parse_recipe(described), Store(place / "seeds"), planning=True).stages
-    assert [name for name in stages if name.startswith(("prompts[", "judge[second"))] == [
-        "prompts[second]",
-        "judge[second.after]",
-    ]
-    assert {"samples[second@1]", "samples[second@2]"} <= stages.keys()
+    assert run.stages["samples"].inputs["policy"].name == "policy[dpo@1]"
 
 
 def test_a_judge_of_pairs_gives_log_odds_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
