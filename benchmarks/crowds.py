@@ -25,8 +25,7 @@ from unmdpo.execute import execute
 from unmdpo.lab.demo import WORLD, demo_recipe
 from unmdpo.results.run import open_run
 from unmdpo.results.verify import verify
-from unmdpo.store.garbage import unreferenced
-from unmdpo.store.runs import runs_of
+from unmdpo.store.runs import runs_of, unused
 from unmdpo.store.store import Store
 
 GROWTH, MEMORY = 1.5, 2.0  # of the time for each; GiB
@@ -69,7 +68,7 @@ OF_A_PROMPT: dict[str, Callable[[Path], object]] = {
 OF_A_STORE: dict[str, Callable[[Path], object]] = {
     "run again": lambda folder: execute(_opened(folder), until=UNTIL),
     "verify": lambda folder: list(verify(_opened(folder))),
-    "gc": lambda folder: unreferenced(Store(folder / "store")),
+    "unused": lambda folder: unused(Store(folder / "store")),
     "runs": lambda folder: [run.size for run in runs_of(Store(folder / "store"))],
 }
 

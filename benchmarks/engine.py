@@ -34,6 +34,7 @@ from unmdpo.engine.settings import (
     MAX_LENGTH,
     AdapterSettings,
     ComputeSettings,
+    ModelPlace,
     ModelSource,
     ObjectiveChoice,
     TrainingSettings,
@@ -137,7 +138,7 @@ def _model(settings: BenchSettings) -> PreTrainedModel:
             llama = LlamaForCausalLM._from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
         model: PreTrainedModel = llama
     else:
-        model = load_model(ModelSource(path=settings.model), device=device)
+        model = load_model(ModelSource(path=ModelPlace(settings.model)), device=device)
     if settings.lora is not None:
         add_lora(model, AdapterSettings(rank=settings.lora))  # in place
     return model

@@ -10,14 +10,16 @@ from unmdpo.data import Comparison
 from unmdpo.engine.models import load_model
 from unmdpo.engine.pairs.score import score
 from unmdpo.engine.pairs.scorer import PairScorer
-from unmdpo.engine.settings import ModelSource
+from unmdpo.engine.settings import ModelPlace, ModelSource
 from unmdpo.engine.text.encode import Encoder
 from unmdpo.engine.text.encoded import EncodedPairs
 
 
 def fitting(model: str, rows: Sequence[Comparison], length: int) -> list[Comparison]:
     """The rows that are not too long."""
-    valid = EncodedPairs.of(Encoder.of(ModelSource(path=model), max_length=length).encode(list(rows))).valid
+    valid = EncodedPairs.of(
+        Encoder.of(ModelSource(path=ModelPlace(model)), max_length=length).encode(list(rows))
+    ).valid
     return [row for row, fits in zip(rows, valid, strict=True) if fits]
 
 
@@ -28,11 +30,13 @@ def margins(
     model, divided by each response's length for the policies in `normalized`."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    pairs = EncodedPairs.of(Encoder.of(ModelSource(path=model), max_length=length).encode(list(rows)))
+    pairs = EncodedPairs.of(Encoder.of(ModelSource(path=ModelPlace(model)), max_length=length).encode(list(rows)))
     tokens = torch.from_numpy(pairs.lengths[:, 1:])
 
     def log_probs(path: str) -> torch.Tensor:
-        return score(PairScorer(load_model(ModelSource(path=path), device=device, dtype=dtype)), pairs).cpu()
+        return score(
+            PairScorer(load_model(ModelSource(path=ModelPlace(path)), device=device, dtype=dtype)), pairs
+        ).cpu()
 
     initial, found = log_probs(model), {}
     for name, place in policies.items():

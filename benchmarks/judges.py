@@ -24,7 +24,7 @@ import torch
 
 from unmdpo.data.identity import Message, prompt_hash
 from unmdpo.engine.inference.reward_model import RewardModel
-from unmdpo.engine.settings import ModelSource
+from unmdpo.engine.settings import ModelPlace, ModelSource
 
 PAIRS_OF_A_PROMPT, SEED = 16, 42
 ANNOTATED = ("Qwen-14B-Chat", "FuseChat-Llama-3.1-8B-Instruct", "FuseChat-Llama-3.2-1B-Instruct")
@@ -147,7 +147,7 @@ def train_and_check(name: str, model: str, data: Path, out: Path) -> None:
     training = [pair for pair in pairs(data) if not pair.is_held_out]
     random.Random(SEED).shuffle(training)
     results: dict[str, Any] = {"trained on": train(model, training, out, epochs)}
-    judge = RewardModel(ModelSource(path=str(out)))
+    judge = RewardModel(ModelSource(path=ModelPlace(out)))
     for other, (read, _) in SETS.items():
         results[other] = accuracy(judge, [pair for pair in read(data) if pair.is_held_out])
     (out / "accuracy.json").write_text(json.dumps(results, indent=2) + "\n", "utf-8")

@@ -88,7 +88,7 @@ def train(
 
     The losses of all updates, and what validations found (`eval_…`), are in `policy.parent / "metrics.jsonl"`; with
     `progress=function`, every event has the latest one. The same call again returns the finished policy, or goes on
-    where it was stopped. `unmdpo runs` lists what a store holds, `unmdpo rm` and `unmdpo gc --delete` remove it.
+    where it was stopped. `unmdpo runs` lists what a store holds, `unmdpo rm` and `unmdpo rm --unused` remove it.
     """
     from contextlib import nullcontext  # noqa: PLC0415
 

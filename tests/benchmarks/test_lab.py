@@ -14,7 +14,7 @@ from unmdpo.core.errors import UserError
 from unmdpo.lab.demo import demo_recipe
 
 TINY = (
-    "training.updates=1", "training.batch=8", "training.warmup=1", "pilots.updates=1", "pilots.folds=2",
+    "training.updates=3", "training.batch=8", "training.warmup=1", "pilots.updates=1", "pilots.folds=2",
     "evaluation.panels.held-out.size=10", "evaluation.max_new_tokens=4",
 )  # fmt: skip
 

@@ -1,11 +1,8 @@
 """Output that nobody reads, long errors, and names that a shell would read otherwise."""
 
-import errno
-import fcntl
 import json
 import subprocess
 
-import pytest
 import yaml
 from rich.text import Text
 from typer.testing import CliRunner
@@ -13,8 +10,6 @@ from typer.testing import CliRunner
 from tests.worlds.pipeline import WAIT, small_run
 from unmdpo.cli import SCREEN, app
 from unmdpo.cli.output import cell, say
-from unmdpo.core.errors import UserError
-from unmdpo.store.store import Store, _no_locks
 
 
 def test_a_run_goes_on_when_its_reader_leaves(folder, tmp_path):
@@ -46,18 +41,6 @@ def test_the_next_command_can_be_pasted(folder, tmp_path):
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     assert f"next: unmdpo plan '{out}' && unmdpo run '{out}'" in done.output
-
-
-@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks_is_refused(tmp_path, monkeypatch, number):
-    def flock(file, how):
-        raise OSError(number, "no locks here")
-
-    _no_locks.cache_clear()
-    monkeypatch.setattr(fcntl, "flock", flock)
-    with pytest.raises(UserError, match="cannot lock files \\(no locks here\\)"):
-        Store(tmp_path / "store").prepare()
-    _no_locks.cache_clear()
 
 
 def test_text_from_outside_is_harmless_on_a_terminal(capsys):

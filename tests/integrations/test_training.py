@@ -13,8 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import unmdpo
 from tests.worlds.pipeline import write_model
 from unmdpo.core.errors import Stopped, UserError
-from unmdpo.store.garbage import discard, unreferenced
-from unmdpo.store.runs import find_run, remove_run
+from unmdpo.store.runs import find_run, remove_record, remove_unused, unused
 from unmdpo.store.store import Store
 
 SHORT = {"updates": 2, "batch": 4}
@@ -81,11 +80,14 @@ def test_strengths_are_not_overlooked(tmp_path, model, rows):
 def test_what_programs_brought_is_garbage_once_no_run_needs_it(tmp_path, model, rows):
     unmdpo.train(AutoModelForCausalLM.from_pretrained(model), rows, training=SHORT, store=tmp_path, progress=False)
     store = Store(tmp_path)
-    assert unreferenced(store) == {}
+    assert unused(store) == {}
     (run,) = (tmp_path / "runs").iterdir()
-    remove_run(find_run(store, run.name))
-    assert [*unreferenced(store)] == [f"given/{path.name}" for path in sorted((tmp_path / "given").iterdir())]
-    assert len(discard(store, [*unreferenced(store)])) == 2
+    remove_record(find_run(store, run.name))
+    brought = [place for place in unused(store) if place.startswith("given/")]
+    assert brought == [f"given/{path.name}" for path in sorted((tmp_path / "given").iterdir())]
+    assert len(brought) == 2
+    remove_unused(store, [*unused(store)])
+    assert unused(store) == {}
     assert not [*(tmp_path / "given").iterdir()]
 
 

@@ -171,7 +171,7 @@ def test_the_commands(done, folder, tmp_path):
         assert pq.read_table(out).num_rows > 10
     broken = shell.invoke(app, ["verify", str(file), "--store", str(tmp_path / "empty")])
     assert broken.exit_code == 2
-    assert "is finished in" in broken.output
+    assert "has no run of this recipe" in broken.output
     nowhere = shell.invoke(
         app, ["scale", str(file), "seq", "--out", str(tmp_path / "no" / "q.parquet"), "--store", str(folder / "store")]
     )
@@ -182,7 +182,7 @@ def test_the_commands(done, folder, tmp_path):
     )
     assert unknown.exit_code == 2
     assert "importable from the current folder" in unknown.output
-    assert shell.invoke(app, ["gc", "--store", str(tmp_path / "none")]).exit_code == 2
+    assert shell.invoke(app, ["rm", "--unused", "--store", str(tmp_path / "none")]).exit_code == 2
 
 
 @pytest.mark.parametrize(

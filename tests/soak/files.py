@@ -93,10 +93,9 @@ def results(path: Path, store: Path) -> None:
 
 def restore(store: Path, file: Path, whole: bytes) -> None:
     """As it was, also if what was damaged has been set aside."""
-    aside = store / "quarantine"
-    for other in sorted(aside.iterdir()) if aside.is_dir() else []:
-        place = file.relative_to(store / "artifacts").parts[:2]
-        other.rename(store / "artifacts" / Path(*place))
+    place = store / "artifacts" / Path(*file.relative_to(store / "artifacts").parts[:2])
+    for aside in place.parent.glob(f"{place.name}.damaged*"):
+        aside.rename(place)
     file.write_bytes(whole)
 
 

@@ -6,28 +6,31 @@ import os
 
 import pytest
 
-from tests.worlds.pipeline import Seen, judged_by_function, problems, recipe, world
+from tests.worlds.pipeline import judged_by_function, problems, recipe, world
 from unmdpo.core.errors import UserError
-from unmdpo.engine.inference.function_judge import function_files, open_function
+from unmdpo.engine.inference.function_files import function_files
+from unmdpo.engine.inference.function_judge import open_function
 from unmdpo.engine.inference.judges import FunctionSettings
 from unmdpo.execute import execute
 from unmdpo.results.run import open_run
+from unmdpo.stages.pipeline import Pipeline
 from unmdpo.store.store import Store
 
 
-class Meddling(Seen):
-    """Changes a file when a stage starts, and puts it back when it ends, with its old date."""
+def meddle(monkeypatch, stage, path):
+    """Changes a file while a stage is at work, and puts it back with its old date."""
+    original = Pipeline.job
 
-    def __init__(self, stage, path):
-        super().__init__()
-        self.stage, self.path, self.before = stage, path, None
+    def job(run, at_work, *more):
+        if at_work.name == stage:
+            monkeypatch.undo()
+            before, status = path.read_bytes(), path.stat()
+            path.write_bytes(before.replace(b"w1 ", b"w2 "))
+            path.write_bytes(before)
+            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        return original(run, at_work, *more)
 
-    def started(self, stage):
-        if stage == self.stage:
-            self.before, status = self.path.read_bytes(), self.path.stat()
-            self.path.write_bytes(self.before.replace(b"w1 ", b"w2 "))
-            self.path.write_bytes(self.before)
-            os.utime(self.path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    monkeypatch.setattr(Pipeline, "job", job)
 
 
 @pytest.mark.parametrize(
@@ -39,12 +42,13 @@ class Meddling(Seen):
         ("policy[dpo]", "model/model.safetensors"),
     ],
 )
-def test_nothing_is_kept_of_inputs_that_were_written_to(tmp_path, stage, file):
+def test_nothing_is_kept_of_inputs_that_were_written_to(tmp_path, monkeypatch, stage, file):
     folder = world(tmp_path)
     made = recipe(folder, policies={"dpo": {"objective": "dpo"}}, scales={}, evaluation=None)
     store = Store(folder / "store")
-    with pytest.raises(UserError, match=f"{file} was written to since this run read it for"):
-        execute(open_run(made, store), view=Meddling(stage, folder / file))
+    meddle(monkeypatch, stage, folder / file)
+    with pytest.raises(UserError, match=f"{file} was written to meanwhile"):
+        execute(open_run(made, store))
     again = open_run(made, store)
     assert again.find(again.stages[stage]) is None
     assert not any((store.root / "work").glob("*/state/*"))
@@ -84,15 +88,15 @@ def test_a_judge_s_modules_belong_to_it(tmp_path, monkeypatch):
     (tmp_path / "helper.py").write_text("import broken\n")
     (tmp_path / "broken.py").write_text("this is no Python")
     monkeypatch.syspath_prepend(tmp_path)
-    found = function_files(FunctionSettings(function="judging.scores:judge"))
+    found = function_files("judging.scores:judge").values()
     assert {os.path.relpath(file, tmp_path) for file in found} == {
         "judging/__init__.py", "judging/scores.py", "judging/words.py", "judging/deep/__init__.py",
         "judging/deep/most.py", "helper.py", "broken.py",
     }  # fmt: skip
     (package / "deep" / "deeper.py").write_text("def judge(p, r):\n    return r\n")
-    found = function_files(FunctionSettings(function="judging.deep.deeper:judge"))
+    found = function_files("judging.deep.deeper:judge").values()
     assert {os.path.relpath(file, package) for file in found} == {"__init__.py", "deep/__init__.py", "deep/deeper.py"}
-    assert function_files(FunctionSettings(function="no_such.module:judge")) == []
+    assert function_files("no_such.module:judge") == {}
 
 
 def test_a_judge_is_what_is_in_its_file(tmp_path, monkeypatch):

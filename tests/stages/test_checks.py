@@ -100,6 +100,8 @@ def test_one_that_cannot_be_checked_is_refused(folder, tmp_path):
 def test_one_that_has_not_been_checked_yet(done, tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_text(done.recipe.to_yaml(), "utf-8")
-    said = CliRunner().invoke(app, ["scale", str(path), "seq", "--check", "--store", str(tmp_path / "store")])
+    store = str(tmp_path / "store")
+    assert CliRunner().invoke(app, ["run", str(path), "--until", "comparisons", "--store", store]).exit_code == 0
+    said = CliRunner().invoke(app, ["scale", str(path), "seq", "--check", "--store", store])
     assert said.exit_code == 2
     assert "--until 'check[seq]'" in said.output

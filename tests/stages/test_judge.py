@@ -189,7 +189,11 @@ def test_a_judge_is_the_same_wherever_its_files_lie(folder, tmp_path):
     for name in ("here", "there"):
         place = tmp_path / name
         shutil.copytree(folder / "model", place / "start")
-        training = {"path": str(write_pairs(place / "pairs.jsonl", 60)), "batch": 16, "model": str(place / "start")}
+        training = {
+            "path": str(write_pairs(place / "pairs.jsonl", 60)),
+            "batch": 16,
+            "model": {"path": str(place / "start")},
+        }
         run = open_run(judged_by(folder, training), Store(place / "store"))
         runs.append(execute(run, until="judge").artifact("judge"))
     assert runs[0].digest == runs[1].digest

@@ -24,8 +24,16 @@ LONGEST = 200  # characters of a command's line in the menu
 SCREEN = 4000  # characters of an error
 
 
+GONE = {"gc": "rm --unused"}  # commands of earlier versions → what to write instead
+
+
 class _Group(TyperGroup):
     """Shows commands in groups, and user errors as a message with exit code 2, without a traceback."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in GONE:
+            raise UserError(f"there is no command '{args[0]}' anymore: unmdpo {GONE[args[0]]}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         for group, names in MENU.items():
@@ -80,7 +88,7 @@ MENU: dict[str, dict[str, Any]] = {  # as `--help` shows it: group → command �
         "report": inspect.report, "table": exchange.table, "compare": inspect.compare, "scale": inspect.scale,
         "verify": inspect.verify, "chat": models.chat,
     },
-    "Keep": {"runs": models.runs, "export": models.export, "rm": models.rm, "gc": inspect.gc},
+    "Keep": {"runs": models.runs, "export": models.export, "rm": models.rm},
     "More": {
         "judge": judge.app, "pairs": pairs.pairs, "audit": audit.app, "answers": exchange.answers,
         "alpaca": exchange.alpaca, "arena": exchange.arena, "theory": theory.app, "recipes": recipes.app,

@@ -42,7 +42,7 @@ def table(
     Every file behind it is checked first, as `verify` does."""
     check_target(out, ".txt", ".md", ".csv", ".tex")
     say("checking every file behind the table", err=True)
-    opened = {name: open_named(name, None, store, rehash=True) for name in runs}
+    opened = {name: open_named(name, None, store) for name in runs}
     from unmdpo.core.errors import UserError
     from unmdpo.core.files import write_text
     from unmdpo.results.grid import Grid

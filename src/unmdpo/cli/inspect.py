@@ -1,4 +1,4 @@
-"""Commands that inspect a run before or after it: `plan`, `verify`, `compare`, `scale`, `report`, `gc`."""
+"""Commands that inspect a run before or after it: `plan`, `verify`, `compare`, `scale`, `report`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unmdpo.cli.output import cell, check_target, say
-from unmdpo.cli.run import HERE, Overrides, RecipeArgument, StoreOption, open_named, show_outcomes
+from unmdpo.cli.run import HERE, Overrides, RecipeArgument, StoreOption, open_named, open_now, show_outcomes
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,7 +26,7 @@ HELP = (
 
 def verify(recipe: RecipeArgument, overrides: Overrides = None, store: StoreOption = HERE) -> None:
     """Check every file of a run against its hash, and recompute every reported number."""
-    run = open_named(recipe, overrides, store, rehash=True)
+    run = open_named(recipe, overrides, store)
     from unmdpo.core.errors import UserError
     from unmdpo.results.verify import verify as check
 
@@ -50,7 +50,7 @@ def check(
     until: Annotated[str | None, typer.Option(help="Only what is needed up to this stage.")] = None,
 ) -> None:
     """Look for everything that would stop a run: data, models, judges, panels, packages, disk. `run` does it first."""
-    run = open_named(recipe, overrides, store)
+    run = open_now(recipe, overrides, store)
     from unmdpo.execute.board import shown_progress
     from unmdpo.execute.plan import count_fitting, prove_small
     from unmdpo.execute.preflight import look_ahead
@@ -77,7 +77,7 @@ def plan(
     device: Annotated[str, typer.Option(help="The device to plan for: this, h200, h100 or a100.")] = "this",
 ) -> None:
     """Show the stages, which ones are finished, and what the rest will cost."""
-    run = open_named(recipe, overrides, store, planning=True)
+    run = open_now(recipe, overrides, store, planning=True)
     from rich.console import Console
 
     from unmdpo.engine.training.metrics import roughly
@@ -160,28 +160,6 @@ def _plan_table(planned: "Plan", speed: "Speed") -> "Table":
     return table
 
 
-def gc(
-    store: StoreOption = HERE,
-    delete: Annotated[bool, typer.Option("--delete", help="Remove them; without it, they are only listed.")] = False,
-) -> None:
-    """Find artifacts and unfinished work that no run refers to, and damaged ones in quarantine."""
-    from unmdpo.core.errors import UserError
-    from unmdpo.store.garbage import discard, quarantined, unreferenced
-    from unmdpo.store.store import Store
-
-    if not store.is_dir():
-        raise UserError(f"{store}: there is no store here")
-    kept = Store(store)
-    places = unreferenced(kept) | quarantined(kept)
-    if delete:
-        places = {place: places[place] for place in discard(kept, [*places])}
-    for place, size in places.items():
-        say(f"{size / 2**20:10.1f} MiB  {place}")
-    what = "removed" if delete else "unused or damaged; remove them with --delete"
-    total = sum(places.values()) / 2**20
-    say(f"{len(places)} artifacts, {total:.1f} MiB {what}")
-
-
 def compare(
     recipe: RecipeArgument,
     candidate: Annotated[str, typer.Argument(help="A policy of the recipe, one training of it (dpo@17), or initial.")],
@@ -260,5 +238,5 @@ def report(
 
     path = write_report(run, out or run.folder / "report.html", truth_of(run.recipe))
     if not any(name.startswith("policy[") for name in run.finished):
-        say(f"note: no policy of this run is trained{run.others}", err=True)
+        say("note: no policy of this run is trained", err=True)
     say(f"{path}: {path.stat().st_size / 2**20:.1f} MiB")

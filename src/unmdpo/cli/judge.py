@@ -50,14 +50,14 @@ def train(
     from unmdpo.data import DataRef, PairRule, SourceSettings
     from unmdpo.data.bad import limit_of
     from unmdpo.data.load import Reading
-    from unmdpo.engine.settings import ModelSource
+    from unmdpo.engine.settings import ModelPlace, ModelSource
     from unmdpo.engine.training.reward import RewardSettings
     from unmdpo.execute.checks import check_model
     from unmdpo.execute.progress import Lines
     from unmdpo.stages.shared.judge_training import train_judge
 
     check_outside_stores(folder)
-    base = ModelSource(path=model)
+    base = ModelSource(path=ModelPlace(model))
     check_model(base)
     given = {"pairs": pairs} if most is None else {"pairs": pairs, "most": most}
     rules = SourceSettings(pairing=resolve(PairRule, given, "pairing"))

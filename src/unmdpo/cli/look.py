@@ -168,4 +168,4 @@ def _drafted(
     from unmdpo.recipe.draft import drafted
 
     chosen = None if model is None else resolve(ModelSource, {"path": model, "template": template}, "the model")
-    return drafted(ref, reading, chosen, against)
+    return drafted(ref, reading, chosen, against, template)

@@ -39,18 +39,49 @@ def runs(store: StoreOption = HERE) -> None:
 
 
 def rm(
-    run: Annotated[str, typer.Argument(help="A run of the store, by its name or the beginning of it.")],
+    run: Annotated[
+        str | None, typer.Argument(help="A run of the store, by its name or the beginning of it.", show_default=False)
+    ] = None,
+    unused: Annotated[
+        bool, typer.Option("--unused", help="Remove everything that no run refers to; damaged results, too.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     store: StoreOption = HERE,
 ) -> None:
-    """Remove a run, with what no other run shares."""
-    from unmdpo.store.runs import find_run, remove_run
+    """Remove a run's record; with --unused, whatever no run refers to."""
+    from unmdpo.core.errors import UserError
+    from unmdpo.store.runs import find_run, remove_record
     from unmdpo.store.store import Store
 
-    found = find_run(Store(store), run)
-    if not yes:
-        typer.confirm(f"remove {found.name} and what only it has?", abort=True)
-    say(f"{found.name}: removed, {remove_run(found) / 2**20:,.1f} MiB freed")
+    if not store.is_dir():
+        raise UserError(f"{store}: there is no store here")
+    if run is None and not unused:
+        raise UserError("name a run (`unmdpo runs` lists them), or say --unused")
+    if run is not None:
+        found = find_run(Store(store), run)
+        if not yes:
+            typer.confirm(f"remove {found.name}?", abort=True)
+        remove_record(found)
+        say(f"{found.name}: removed")
+    _remove_unused(store, yes=yes, remove=unused)
+
+
+def _remove_unused(store: Path, *, yes: bool, remove: bool) -> None:
+    from unmdpo.store.runs import remove_unused, unused
+    from unmdpo.store.store import Store
+
+    places = unused(Store(store))
+    total = sum(places.values()) / 2**20
+    if not remove:
+        if places:
+            say(f"{len(places)} results of no run, {total:,.1f} MiB: unmdpo rm --unused")
+        return
+    for place, size in places.items():
+        say(f"{size / 2**20:10.1f} MiB  {place}")
+    if places and not yes:
+        typer.confirm(f"remove {len(places)} results of no run, {total:,.1f} MiB?", abort=True)
+    removed = remove_unused(Store(store), [*places])
+    say(f"{len(removed)} results of no run removed, {sum(places[place] for place in removed) / 2**20:,.1f} MiB freed")
 
 
 def export(

@@ -26,18 +26,37 @@ class Executor(Enum):
     ray = "ray"
 
 
-def find_recipe(recipe: str, store: Path) -> tuple[str, Path]:
-    """A recipe and its store. Wherever a recipe is named, a run's folder may be, or its name in the store."""
+def find_run_folder(recipe: str, store: Path) -> tuple[Path | None, Path]:
+    """Wherever a recipe is named, a run's folder may be, or its name in the store; and the store that it is in."""
     for folder in (Path(recipe), store / "runs" / recipe):
         if (folder / "recipe.yaml").is_file():
-            return str(folder / "recipe.yaml"), folder.parent.parent if store == HERE else store
-    return recipe, store
+            return folder, folder.parent.parent if store == HERE else store
+    return None, store
 
 
-def open_named(
-    recipe: str, overrides: list[str] | None, store: Path, *, planning: bool = False, rehash: bool = False
-) -> "Run":
-    """The run of a recipe. Call it before anything heavy is imported: a wrong recipe is then known in a second."""
+def find_recipe(recipe: str, store: Path) -> tuple[str, Path]:
+    """A recipe and its store."""
+    folder, store = find_run_folder(recipe, store)
+    return recipe if folder is None else str(folder / "recipe.yaml"), store
+
+
+def open_named(recipe: str, overrides: list[str] | None, store: Path) -> "Run":
+    """A run to be read, as its record says: the one that is named, or the latest one of a recipe. Call it before
+    anything heavy is imported: a wrong recipe is then known in a second."""
+    from unmdpo.recipe import load_recipe
+
+    folder, store = find_run_folder(recipe, store)
+    described = load_recipe(find_recipe(recipe, store)[0], overrides or [])
+    from unmdpo.results.run import read_latest_run, read_run
+    from unmdpo.store.store import Store
+
+    if folder is not None and not overrides:
+        return read_run(Store(store), folder)
+    return read_latest_run(described, Store(store))
+
+
+def open_now(recipe: str, overrides: list[str] | None, store: Path, *, planning: bool = False) -> "Run":
+    """The run of a recipe with its files as they are now."""
     from unmdpo.recipe import load_recipe
 
     recipe, store = find_recipe(recipe, store)
@@ -45,7 +64,7 @@ def open_named(
     from unmdpo.results.run import open_run
     from unmdpo.store.store import Store
 
-    return open_run(described, Store(store), planning=planning, rehash=rehash)
+    return open_run(described, Store(store), planning=planning)
 
 
 def get_ready(jobs: int | None) -> None:
@@ -63,8 +82,9 @@ def run(
     ] = None,
     only: Annotated[str | None, typer.Option(help="Run only these stages; several with commas.")] = None,
     force: Annotated[
-        list[str] | None, typer.Option(help="Run this stage and its dependents again; repeatable.")
+        list[str] | None, typer.Option(help="Make this stage again, and what depends on it if it differs.")
     ] = None,
+    update: Annotated[bool, typer.Option("--update", help="Ask the Hub anew what its names stand for.")] = False,
     jobs: Annotated[
         int | None,
         typer.Option(min=1, help="Most stages at once; default: as many as fit on the GPUs, or one per core."),
@@ -89,7 +109,7 @@ def run(
     from unmdpo.results.run import open_run
     from unmdpo.store.store import Store
 
-    run = open_run(described, Store(store))
+    run = open_run(described, Store(store), update=update)
     output = Output.json if as_json else Output.quiet if quiet else Output.usual
     with shown_progress(len(run.wanted(until, only)), output) as view:
         execute(run, until=until, only=only, force=force or [], jobs=jobs, executor=executor.value, view=view)
@@ -169,6 +189,8 @@ def show_summary(run: "Run", *, full: bool = False) -> None:
                     show_outcomes(title, outcomes, seeds=full)
         for remark in (*run.doubts(panel), *(remarks(report, run.recipe.methods) if full else ())):
             console.print(f"{panel}: {remark}", markup=False, highlight=False)
+    for difference in run.world_differences:
+        console.print(difference, markup=False, highlight=False)
     if not full:
         count = len(run.table().over_seeds())
         say(f"also seen: {count} comparisons in all, in the report and with --full; p Holm is corrected for them")

@@ -43,7 +43,7 @@ def check_outside_stores(path: Path) -> None:
     """Refuses a place among a store's results and work: whatever is added to a finished result damages it."""
     place = path.resolve()
     for folder in place.parents:
-        inside = place.relative_to(folder).parts[0] in ("artifacts", "work", "quarantine")
+        inside = place.relative_to(folder).parts[0] in ("artifacts", "work")
         if inside and all((folder / name).is_dir() for name in STORE):
             raise UserError(f"{path}: lies in the store {folder}, where only runs may write; choose another place")
 

@@ -35,12 +35,6 @@ def _distinct(seeds: tuple[int, ...]) -> tuple[int, ...]:
     return seeds
 
 
-def _sayable(place: str) -> str:
-    if not place.strip() or "\0" in place:
-        raise ValueError("should be a path or a name, not blank and without null characters")
-    return place
-
-
 def _as_tuple(value: Any) -> Any:
     if isinstance(value, int | float | str):
         raise ValueError(f"should be a list, such as [{value}]")
@@ -72,7 +66,6 @@ Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 PanelSize = Annotated[  # of all those there are
     int | float | Literal["all"], PlainValidator(_panel_size, json_schema_input_type=int | float | Literal["all"])
 ]
-Place = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_sayable)]  # a path, or a name on the Hub
 Thresholds = Annotated[tuple[float, ...] | None, BeforeValidator(_as_tuple)]
 Levels = Annotated[  # m(1), …, m(K); None is the paper's m(k) = k
     tuple[Nonnegative, ...] | None, BeforeValidator(_as_tuple), AfterValidator(_nondecreasing)
@@ -115,6 +108,7 @@ ELSEWHERE = {  # what settings are called in other trainers
     # what this package had once
     "after": "another recipe: `unmdpo pairs` writes its data, and `model` names the exported policy",
     "gguf_file": "a folder: convert the file once with Transformers (docs/guide/install.md)",
+    "model_revision": "model: {path: …, revision: …}",
     "preset": "folds: 2 with half of training's updates",
 }
 

@@ -21,7 +21,7 @@ from transformers import (
 
 from unmdpo.core.errors import UnmdpoWarning, UserError
 from unmdpo.core.extras import needed
-from unmdpo.core.files import read_small, read_small_json
+from unmdpo.core.files import read_small_json
 from unmdpo.engine.model_files import AGAIN, check_files, check_hub_weights
 from unmdpo.engine.settings import ModelSource
 
@@ -52,7 +52,7 @@ def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
     with explaining("tokenizer", source):
         tokenizer = AutoTokenizer.from_pretrained(source.path, **source.arguments)
     if source.template is not None:
-        tokenizer.chat_template = read_template(source.template)
+        tokenizer.chat_template = source.template
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
     return tokenizer
 
@@ -205,18 +205,6 @@ def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
             return list(module)
         waiting.extend(module.children())
     return []
-
-
-def read_template(template: str) -> str:
-    """A chat template that is given as text, or as the name of a file."""
-    if not template.endswith(".jinja"):
-        return template
-    try:
-        return read_small(Path(template))
-    except OSError as error:
-        raise UserError(f"chat template {template}: {error.strerror}") from error
-    except ValueError as error:
-        raise UserError(f"chat template {error}") from error
 
 
 @contextlib.contextmanager

@@ -1,13 +1,16 @@
 """Everything that can be set about models, training and devices. Nothing here imports torch."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from unmdpo.core.errors import UserError, did_you_mean
-from unmdpo.core.settings import SEED, Count, Nonnegative, Place, Positive, Seed, Share, Shares, Strict
+from unmdpo.core.files import files_below, read_small
+from unmdpo.core.places import Place
+from unmdpo.core.settings import SEED, Count, Nonnegative, Positive, Seed, Share, Shares, Strict
 from unmdpo.objectives.table import OBJECTIVES, Objective
 
 Rate = Annotated[float, Field(gt=0, le=1000)]
@@ -16,12 +19,43 @@ Schedule = Literal["constant", "linear", "cosine"]
 MAX_LENGTH, MAX_NEW_TOKENS = 4096, 512  # tokens of a prompt with its response; of an answer
 
 
+# What lies beside a model and is never loaded with it: notes, leftovers of a training, weights of other frameworks.
+NOT_LOADED = re.compile(
+    r"(runs|onnx|original|checkpoint-\d+)/.*|(LICENSE|NOTICE|USE_POLICY).*|events\.out.*|trainer_state\.json|"
+    r"(training_args|optimizer|scheduler|scaler|rng_state).*\.(bin|pt|pth)|"
+    r".*\.(md|out|log|html|pdf|png|jpe?g|gif|svg|h5|msgpack|onnx|gguf|pth)"
+)
+
+
+class ModelPlace(Place):
+    """A model's folder, or its name on the Hub. Everything in the folder counts that may be loaded: tokenizers have
+    files of many names."""
+
+    hub = "model"
+
+    def files_read(self, folder: Path) -> Iterable[Path]:
+        return [file for file in files_below(folder) if not NOT_LOADED.fullmatch(file.relative_to(folder).as_posix())]
+
+
+def _template_text(template: str | None) -> str | None:
+    """A chat template's text: a file is read with the recipe, and stands in it from then on."""
+    if template is None or not template.endswith(".jinja"):
+        return template
+    try:
+        return read_small(Path(template))
+    except OSError as error:
+        raise ValueError(f"chat template {template}: {error.strerror}") from error
+
+
+Template = Annotated[str | None, AfterValidator(_template_text)]
+
+
 class ModelSource(Strict):
     """Where a model comes from and how its prompts are formatted."""
 
-    path: Place = Field(description="Hub name or local folder of an instruction-tuned model")
+    path: ModelPlace = Field(description="Hub name or local folder of an instruction-tuned model")
     revision: str | None = Field(None, description="branch, tag or commit on the Hub")
-    template: str | None = Field(
+    template: Template = Field(
         None, description="Jinja text, or a .jinja file, for a tokenizer without a chat template"
     )
     chat_template: dict[str, str | bool | int | float] = Field(
@@ -49,11 +83,11 @@ class ModelSource(Strict):
     @property
     def base(self) -> str:
         """The model's name for those who load an adapter: absolute, if it is a folder of this machine."""
-        return str(Path(self.path).resolve()) if Path(self.path).exists() else self.path
+        return str(Path(self.path).resolve()) if Path(self.path).exists() else str(self.path)
 
     def at_path(self, path: str) -> Self:
         """The same model, loaded from a local folder with its weights and tokenizer."""
-        return self.model_copy(update={"path": path, "revision": None})
+        return self.model_copy(update={"path": ModelPlace(path), "revision": None})
 
 
 class Sampling(Strict):
@@ -202,7 +236,7 @@ class WandbSettings(Strict):
 class LoggingSettings(Strict):
     """Where pilots and policies write their metrics, beside the store. It changes no result."""
 
-    tensorboard: Place | None = Field(None, description="folder for TensorBoard; every stage has its own in it")
+    tensorboard: str | None = Field(None, description="folder for TensorBoard; every stage has its own in it")
     wandb: WandbSettings | None = Field(None, description="Weights & Biases; key and mode come from its environment")
 
 

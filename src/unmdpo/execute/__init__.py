@@ -1,6 +1,8 @@
 """Runs a recipe. Finished stages are reused; the rest run in this process, in parallel processes, or on Ray."""
 
+import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal, TypeVar
 
 from unmdpo.engine.ranks import Ranks
@@ -9,7 +11,7 @@ from unmdpo.execute.preflight import look_ahead
 from unmdpo.execute.progress import View, expected_seconds
 from unmdpo.execute.ranks import all_together, inside_torchrun, join_torchrun
 from unmdpo.execute.ray import work_on_ray
-from unmdpo.stages.pipeline import Pipeline
+from unmdpo.stages.pipeline import Pipeline, latest_record
 
 P = TypeVar("P", bound=Pipeline)
 
@@ -24,24 +26,26 @@ def execute(
     executor: Literal["local", "ray"] = "local",
     view: View | None = None,
 ) -> P:
-    """Runs the stages that are not finished yet; finished ones are redone only with `force`.
+    """Runs the stages that are not finished yet; finished ones are redone only with `force`, and what depends on them
+    follows if their result is another.
 
     With one job, stages run in this process; with several, in separate processes, and without a number, as many as the
     machine has room for; with Ray, wherever Ray puts them; inside a `torchrun` job, on its ranks.
     """
-    view, ranks = view or View(), join_torchrun(run) if inside_torchrun() else Ranks()
+    view = view or View()
+    ranks = join_torchrun(run) if inside_torchrun() else Ranks()
+    if force:
+        mark = ranks.share(uuid.uuid4().hex)  # the first rank's
+        run = replace(run, forced={name: mark for pattern in force for name in run.matching(pattern)})
     wanted = run.wanted(until, only)
     made = look_ahead(run, wanted, view, reading=executor == "local" and not inside_torchrun())
     if ranks.first:
-        for pattern in force:
-            for name in run.with_dependents(run.matching(pattern)):
-                run.store.remove(run.stages[name].place)
         run.store.prepare()
-        if run.superseded:
-            view.noted(
-                "this store has results of the recipe that were made from other files, or by an earlier version; they "
-                "are kept, but not used. `unmdpo gc` lists what nothing refers to"
-            )
+        for remark in run.remarks:
+            view.noted(remark)
+        earlier = latest_record(run.recipe, run.store)
+        if earlier is not None and not run.folder.exists():
+            view.noted(f"a run of this recipe with other files is kept as {earlier.name}; `unmdpo rm` removes it")
         run.record()
         run.store.tidy(run.stages[name].place for name in wanted)
     ranks.wait()

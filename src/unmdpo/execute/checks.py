@@ -1,18 +1,15 @@
 """Checks what a run needs from outside the store: models, data, judges."""
 
-import re
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 from unmdpo.core.errors import UserError, did_you_mean
-from unmdpo.core.files import expand_home
-from unmdpo.engine.inference.judges import JudgeSettings, TrainedJudge, kind_of
+from unmdpo.core.places import places_in
+from unmdpo.engine.inference.judges import JudgeSettings, kind_of
 from unmdpo.engine.models import check_reachable, load_tokenizer
 from unmdpo.engine.settings import ModelSource
 from unmdpo.engine.text.encode import Encoder
 from unmdpo.recipe import Recipe
-from unmdpo.scale.table import ESTIMATORS
 from unmdpo.stages.evaluation import JUDGEMENT_STAGE
 from unmdpo.stages.table import KINDS
 
@@ -69,38 +66,9 @@ def check_judge_code(recipe: Recipe) -> None:
 
 def missing_places(recipe: Recipe) -> dict[str, str]:
     """Recipe key → the file or folder it names, for those missing on this machine."""
-    models: dict[str, str | None] = {"model.path": recipe.model.path}
-    data = {f"data.mix.{name}.path" if name else "data.path": part.path for name, part in recipe.data.parts.items()}
-    data["data.validation.path"] = recipe.data.validation.path
-    for name, scale in recipe.scales.items():
-        read = ESTIMATORS[scale.estimator].files
-        data |= {f"scales.{name}.settings.path": path for path in ([] if read is None else read(scale.resolved))}
-    if isinstance(recipe.reference, ModelSource):
-        models["reference.path"] = recipe.reference.path
-    if recipe.pilots.model is not None:
-        models["pilots.model.path"] = recipe.pilots.model.path
-    for key, judge in judges(recipe).items():
-        kind = kind_of(judge)
-        if kind.model is not None:
-            models[f"{key}.{kind.key}"] = kind.model(judge).path
-        if isinstance(judge, TrainedJudge):
-            models[f"{key}.train.model"] = judge.train.model
-            data[f"{key}.train.path"] = judge.train.path
-    data["pairs.prompts"] = None if recipe.pairs is None else recipe.pairs.prompts
-    if recipe.evaluation is not None:
-        for name, panel in recipe.evaluation.panels.items():
-            data[f"evaluation.panels.{name}.path"] = panel.path
-        for name, given in recipe.evaluation.answers.items():
-            data[f"evaluation.answers.{name}"] = given if isinstance(given, str) else None
-            models[f"evaluation.answers.{name}.path"] = given.path if isinstance(given, ModelSource) else None
-    named = [(key, path, Path(path)) for key, path in models.items() if path is not None]
-    # data paths may start with ~, which model loaders do not expand
-    named += [(key, path, expand_home(path)) for key, path in data.items() if path is not None]
-    return {key: path for key, path, place in named if not _hub_name(path) and not place.exists()}
-
-
-def _hub_name(path: str) -> bool:
-    """Whether this could be `name` or `owner/name` on the Hub, rather than a local path."""
-    return re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", path) is not None and not path.endswith(
-        (".jsonl", ".json", ".parquet", ".gz")
-    )
+    scales = {f"scales.{name}.settings": scale.resolved for name, scale in recipe.scales.items()}
+    named = [
+        *places_in(recipe),
+        *((key, place) for start, one in scales.items() for key, place in places_in(one, start)),
+    ]
+    return {key: str(place) for key, place in named if place.missing}

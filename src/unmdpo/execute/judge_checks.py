@@ -10,7 +10,6 @@ from unmdpo.stages.data import read_stage
 from unmdpo.stages.evaluation import JUDGEMENT_STAGE
 from unmdpo.stages.judge import JUDGE_STAGE, places
 from unmdpo.stages.pipeline import Pipeline
-from unmdpo.stages.shared.base import Files
 from unmdpo.stages.shared.files import PANEL
 from unmdpo.stages.shared.judge_training import read_pairs
 
@@ -51,15 +50,16 @@ def judge_functions(run: Pipeline, wanted: Sequence[str]) -> list[str]:
 
 def flattering(run: Pipeline, wanted: Sequence[str]) -> list[str]:
     """Judges that learn from what policies learn from: from a file with the same content, or the same split."""
-    parts, read = run.recipe.data.parts.values(), read_stage(run.stages).settings.files
-    splits, contents = {(part.place, part.split) for part in parts}, _checksums(read)
+    read = read_stage(run.stages).settings.parts.values()
+    splits = {(part.place, part.split) for part in run.recipe.data.parts.values()}
+    contents = {part.path.digest for part in read}
     found = []
     for name in wanted:
         stage = run.stages[name]
         if stage.kind is not JUDGE_STAGE:
             continue
         given = stage.settings.training
-        if (given.path, given.split) in splits or _checksums(stage.settings.files) & contents:
+        if (given.path, given.split) in splits or given.path.digest in contents:
             found.append(
                 f"{name} learns from the policies' own pairs, {given.path}: it may favour what they learned there"
             )
@@ -68,7 +68,3 @@ def flattering(run: Pipeline, wanted: Sequence[str]) -> list[str]:
     found += [f"{key} is one of the evaluation's judges: its tables flatter what was made with it"
               for key, judge in known.items() if not key.startswith(JUDGE) and judge in tables]  # fmt: skip
     return found
-
-
-def _checksums(files: Files) -> set[str]:
-    return {checksum for named in files.values() if named is not None for checksum in named.values()}

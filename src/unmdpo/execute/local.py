@@ -38,6 +38,9 @@ def one_by_one(run: Pipeline, missing: Sequence[str], view: View) -> None:
     """Runs the missing stages; one that runs out of memory is run again with smaller microbatches."""
     for name in missing:
         stage, attempt, need, began = run.stages[name], Attempt(alone=True), Need(), time.monotonic()
+        if run.find(stage) is not None:  # its inputs were made again and came out the same
+            view.cached(name)
+            continue
         view.started(name)
         while True:
             try:
@@ -136,6 +139,10 @@ class _Crew:
         return bool(self.waiting) and not self.workers.busy and not self.ready
 
     def start_what_fits(self) -> None:
+        for name in self.ready:
+            if name not in self.attempts and self.run.find(self.run.stages[name]) is not None:
+                self.waiting.remove(name)  # its inputs were made again and came out the same
+                self.view.cached(name)
         ready = sorted(
             self.ready, key=lambda name: not self._attempt(name).alone
         )  # who needs the GPU alone goes first

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmdpo.core.errors import UnmdpoWarning, UserError
-from unmdpo.core.files import expand_home
 from unmdpo.data.panels import panel_size, prompts_in
 from unmdpo.engine.cost import USABLE, available
 from unmdpo.engine.models import context_length, load_model
@@ -53,13 +52,13 @@ def sizes_of(run: Pipeline) -> Sizes:
     read = finished.get(COMPARISONS_STAGE.name) or finished.get(read_stage(run.stages).name)
     if read is not None:
         return _sampled(run, read.path, read.manifest["notes"])
-    if all(part.path is not None and _here(part.path) for part in data.parts.values()):
+    if all(part.path is not None and part.path.local is not None for part in data.parts.values()):
         with tempfile.TemporaryDirectory() as name:
             stage, folder = read_stage(run.stages), Path(name)
             notes = Job(stage, folder, {}, run.recipe.compute, lambda _: None).do()
             return _sampled(run, folder, notes)
     assumed = ["lengths as in HelpSteer3"]
-    if data.path is None and data.official is not None:
+    if data.official is not None:
         pairs, prompts = data.official.pairs, data.official.prompts
     else:
         pairs = prompts = ASSUMED_PAIRS
@@ -84,10 +83,6 @@ def _notes(run: Pipeline) -> Notes:
     read = run.finished.get(COMPARISONS_STAGE.name) or run.artifact(read_stage(run.stages).name)
     notes: Notes = read.manifest["notes"]
     return notes
-
-
-def _here(path: str) -> bool:
-    return expand_home(path).exists()
 
 
 def _sampled(run: Pipeline, folder: Path, notes: Notes) -> Sizes:

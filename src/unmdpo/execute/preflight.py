@@ -228,7 +228,7 @@ def room(run: Pipeline, wanted: Sequence[str]) -> tuple[list[str], list[str]]:
     left = Plan([stage for stage in planned.stages if stage.stage in todo], planned.assumed)
     kept, free = sum(stage.cost.kept for stage in left.stages), _free_disk(run)
     meanwhile = max(stage.cost.disk - stage.cost.kept for stage in left.stages)
-    have = f"and {_size(free)} are free: name another place with --store, or free some with `unmdpo gc`"
+    have = f"and {_size(free)} are free: name another place with --store, or free some with `unmdpo rm --unused`"
     if kept > free:
         return [f"{run.store.root}: the trained models need {_size(kept)}, {have}"], []
     warnings = [

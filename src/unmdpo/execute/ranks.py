@@ -1,6 +1,6 @@
 """Runs a stage over several ranks, and a whole recipe inside a job that `torchrun` started.
 
-torchrun … -m unmdpo.execute.ranks RECIPE STORE STAGE
+torchrun … -m unmdpo.execute.ranks STORE RUN STAGE TOKENS
 torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:PORT -m unmdpo run RECIPE
 
 The first rank writes to the store, and reports progress and errors line by line to the process that started it.
@@ -26,10 +26,8 @@ from unmdpo.core.errors import OutOfMemory, Stopped, UnmdpoWarning, UserError
 from unmdpo.core.processes import end_with_input
 from unmdpo.engine.ranks import Ranks, alone, join, local_device, part
 from unmdpo.execute.progress import View
-from unmdpo.recipe import Recipe
-from unmdpo.stages.pipeline import Pipeline, open_pipeline
+from unmdpo.stages.pipeline import Pipeline, open_recorded
 from unmdpo.stages.shared.base import Stage
-from unmdpo.store.store import Store
 
 POLL = 0.2  # seconds between looks at the store
 USER_ERROR, CRASH = 2, 1  # exit codes
@@ -60,6 +58,9 @@ def all_together(run: Pipeline, missing: Sequence[str], view: View) -> None:
         )
     for name in missing:
         stage, began = run.stages[name], time.monotonic()
+        if ranks.share(run.find(stage) is not None if ranks.first else None):
+            view.cached(name)  # its inputs were made again and came out the same
+            continue
         wanted = run.ranks(stage)
         if wanted not in (1, ranks.world):
             raise UserError(
@@ -91,11 +92,10 @@ def launch(run: Pipeline, stage: Stage[Any], report: Callable[[str], None]) -> N
     if torch.cuda.is_available() and torch.cuda.device_count() < count:
         raise UserError(f"{stage.name} wants {count} ranks, but this machine has {torch.cuda.device_count()} GPUs")
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "errors").open("w+", encoding="utf-8") as errors:
-        recipe = Path(folder) / "recipe.json"
-        recipe.write_text(run.recipe.model_dump_json(), "utf-8")
+        tokens = run.recipe.compute.token_budget or 0  # of a microbatch: smaller after a try that ran out of memory
         command = [
             sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count),
-            "-m", "unmdpo.execute.ranks", str(recipe), str(run.store.root), stage.name,
+            "-m", "unmdpo.execute.ranks", str(run.store.root), run.folder.name, stage.name, str(tokens),
         ]  # fmt: skip
         pipe = subprocess.PIPE  # ranks end with their input
         with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, text=True) as started:
@@ -152,7 +152,7 @@ def take_part(run: Pipeline, stage: Stage[Any], report: Callable[[str], None] | 
         return run.job(stage, folder, inputs, report or silent).do()
 
     if ranks.first:
-        run.store.make(stage.place, run.manifest(stage, inputs), work)
+        run.seal(stage, inputs, work)
         if not called:
             ranks.agree(False, device)  # another process made it: the others can stop
     elif ranks.agree(True, device):
@@ -175,10 +175,10 @@ def _warn(message: Warning | str, category: type[Warning], *_: object) -> None:
         print(f"{WARNING}{json.dumps(str(message))}", flush=True)
 
 
-def main(recipe: str, root: str, name: str) -> None:
+def main(root: str, run_name: str, name: str, tokens: str) -> None:
     warnings.showwarning = _warn  # type: ignore[assignment]
     end_with_input()
-    run = open_pipeline(Recipe.model_validate_json(Path(recipe).read_text("utf-8")), Store(Path(root)))
+    run = open_recorded(Path(root), run_name).with_microbatch(int(tokens) or None)
     try:
         take_part(run, run.stages[name], _print_progress)
         dist.barrier()  # a rank that leaves early may take the others' connections with it

@@ -66,7 +66,7 @@ class _Driver:
         self.attempts, self.given = dict[str, Attempt](), dict[str, tuple[Gpus, float]]()
         self.began = set[str]()  # stages that have started, here or there
         self._expected = not view.wants_estimates
-        self._recipe, self._root = run.recipe.model_dump_json(), str(run.store.root.resolve())
+        self._run, self._root = run.folder.name, str(run.store.root.resolve())
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
         self._ear: Any = ray.remote(num_cpus=0)(Ear).options(scheduling_strategy=here).remote()
         retried = ray.remote(max_retries=RETRIES, retry_exceptions=False)
@@ -79,6 +79,9 @@ class _Driver:
             self.waiting.append(name)
         for name in [name for name in self.waiting if name not in self.failures and self.run.is_ready(name)]:
             self.waiting.remove(name)
+            if name not in self.attempts and self.run.find(self.run.stages[name]) is not None:
+                self.view.cached(name)  # its inputs were made again and came out the same
+                continue
             self.running[self._submit(name)] = name
             if name not in self.attempts and name not in self.began:
                 self.view.queued(name)
@@ -86,7 +89,7 @@ class _Driver:
     def _submit(self, name: str) -> Any:
         need, wanted = self._placed(name), self.run.recipe.compute.ray
         on_gpus, attempt = bool(self.gpus), self.attempts.get(name, Attempt())
-        task = Task(self._recipe, self._root, name, str(Path.cwd()), attempt.tokens(need), on_gpus)
+        task = Task(self._run, self._root, name, str(Path.cwd()), attempt.tokens(need), on_gpus)
         if self.run.ranks(self.run.stages[name]) > 1:  # its ranks ask for what they need themselves
             return self._shared.options(num_cpus=0, name=name).remote(task, self._ear)
         options: dict[str, Any] = {"num_cpus": wanted.cpus, "name": name}

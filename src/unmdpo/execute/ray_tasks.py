@@ -13,9 +13,7 @@ from typing import Any, NamedTuple
 from unmdpo.core.errors import OutOfMemory, UserError
 from unmdpo.engine.ranks import Ranks, device_name
 from unmdpo.execute.ranks import take_part
-from unmdpo.recipe import Recipe
-from unmdpo.stages.pipeline import Pipeline, open_pipeline
-from unmdpo.store.store import Store
+from unmdpo.stages.pipeline import Pipeline, open_recorded
 
 FULL_GPU = "out of memory: "  # how a rank's problem begins that more room would solve
 RETRIES = 2  # of a stage whose worker died; errors raised by the stage are not retried
@@ -25,7 +23,7 @@ PAUSE = 1.0  # seconds between two reports of a task
 class Task(NamedTuple):
     """What a node needs to know."""
 
-    recipe: str
+    run: str  # the name of its folder in the store
     root: str
     stage: str
     here: str  # the folder that paths in the recipe are relative to
@@ -133,5 +131,4 @@ def _opened(task: Task) -> Pipeline:
     """Paths in a recipe are relative to the folder that the run was started in, if this node has it."""
     if Path(task.here).is_dir():
         os.chdir(task.here)
-    recipe = Recipe.model_validate_json(task.recipe)
-    return open_pipeline(recipe, Store(Path(task.root))).with_microbatch(task.microbatch)
+    return open_recorded(Path(task.root), task.run).with_microbatch(task.microbatch)

@@ -28,10 +28,8 @@ from unmdpo.core.code import Code, call_with
 from unmdpo.core.errors import OutOfMemory, Stopped, UnmdpoWarning, UserError
 from unmdpo.core.processes import deaf_to_interrupts, end_with_parent, fork_server, main_hidden
 from unmdpo.execute.ranks import run_stage
-from unmdpo.recipe import Recipe
-from unmdpo.stages.pipeline import Pipeline, open_pipeline
+from unmdpo.stages.pipeline import Pipeline, open_recorded
 from unmdpo.stages.shared.base import Stage
-from unmdpo.store.store import Store
 
 SHOW = warnings.showwarning  # as it was before any stage
 SERVE = Code("unmdpo.execute.workers:serve")
@@ -74,7 +72,7 @@ class Workers:
         self.context: ForkServerContext | SpawnContext = fork_server(__name__)
         self._messages, self._gpus, self.all = self.context.Queue(), gpus, list[Worker]()
         self.environment: Mapping[str, str] = {}  # more variables for each
-        self._described = (run.recipe.model_dump_json(), str(run.store.root))
+        self._described = (str(run.store.root), run.folder.name)
         at_once = min(jobs, 2 * len(gpus)) if gpus else jobs  # on a GPU, seldom more need their cores
         self.threads = shares(run.stages, torch.get_num_threads(), at_once)
 
@@ -187,11 +185,11 @@ def shares(stages: Mapping[str, Stage[Any]], cores: int, at_once: int) -> dict[s
     return found
 
 
-def serve(recipe: str, root: str, tasks: Connection, messages: Any) -> None:
+def serve(root: str, name: str, tasks: Connection, messages: Any) -> None:
     """Runs in the worker: does stages, each on its share of the machine, until it is closed."""
     stop = StopSignal()
     end_with_parent()
-    run = open_pipeline(Recipe.model_validate_json(recipe), Store(Path(root)))
+    run = open_recorded(Path(root), name)
     fit = True
     while fit:
         try:

@@ -192,15 +192,19 @@ def take(knobs: Any, pairs: "Tensor") -> Any:
     return type(knobs)(*(values[pairs] for values in knobs))
 
 
+LOSSES = "unmdpo.objectives.losses"
+BETA_DPO, GAMMA_PO, MIXDPO = "unmdpo.objectives.beta_dpo", "unmdpo.objectives.gamma_po", "unmdpo.objectives.mixdpo"
+
+
 def _loss(name: str) -> Code:
-    return Code(f"unmdpo.objectives.losses:{name}")
+    return Code(f"{LOSSES}:{name}")
 
 
 def _adaptive(
     name: str, summary: str, module: str, settings: type[Strict], state: str, *, own_beta: bool = False
 ) -> AdaptiveObjective:
     """An adaptive objective whose module defines `init`, `adapt`, `loss` and the state's type."""
-    loss, init, adapt, kept = (Code(f"unmdpo.objectives.{module}:{part}") for part in ("loss", "init", "adapt", state))
+    loss, init, adapt, kept = (Code(f"{module}:{part}") for part in ("loss", "init", "adapt", state))
     return AdaptiveObjective(
         name, summary, loss, settings, init_state=init, update=adapt, state=kept, own_beta=own_beta
     )
@@ -231,9 +235,9 @@ _ROWS = (
     Objective("rpo-fwd-kl", "RPO with the forward KL divergence", _loss("rpo_fwd_kl"), RPOSettings),
     Objective("simpo", "SimPO, reference-free", _loss("simpo"), SimPOSettings, reference=False, own_beta=True),
     Objective("spo", "SPO-basic, reference-free", _loss("spo"), SPOSettings, reference=False, own_beta=True),
-    _adaptive("beta-dpo", "β-DPO: batch-adaptive β and selection", "beta_dpo", BetaDPOSettings, "BetaState"),
-    _adaptive("gamma-po", "γ-PO: batch-adaptive margins", "gamma_po", GammaPOSettings, "GammaState"),
-    _adaptive("mixdpo", "MixDPO: β over a learned log-normal", "mixdpo", MixDPOSettings, "MixState", own_beta=True),
+    _adaptive("beta-dpo", "β-DPO: batch-adaptive β and selection", BETA_DPO, BetaDPOSettings, "BetaState"),
+    _adaptive("gamma-po", "γ-PO: batch-adaptive margins", GAMMA_PO, GammaPOSettings, "GammaState"),
+    _adaptive("mixdpo", "MixDPO: β over a learned log-normal", MIXDPO, MixDPOSettings, "MixState", own_beta=True),
     Objective("ada-dpo", "the loss-minimizing scale of each pair (APS)", _loss("ada_dpo"), AdaDPOSettings),
 )  # fmt: skip
 OBJECTIVES: dict[str, Objective] = {row.name: row for row in _ROWS}

@@ -180,9 +180,10 @@ def _block(values: dict[str, object]) -> list[str]:
 
 
 def drafted(
-    ref: DataRef, reading: Reading, model: ModelSource | None, against: Sequence[str] = ()
+    ref: DataRef, reading: Reading, model: ModelSource | None, against: Sequence[str] = (), template: str | None = None
 ) -> tuple[Description, Draft]:
-    """What is in the data, and a first recipe for it; without a model, for a small one."""
+    """What is in the data, and a first recipe for it; without a model, for a small one. The `template` is the model's,
+    as it was named."""
     seen, sample = describe(ref, reading, against)
     parameters: int | None = DEFAULT_SIZE if model is None else None
     max_length: int | None = None
@@ -193,10 +194,10 @@ def drafted(
         parameters, context = size_and_context(model)
         max_length = fitting_length({most: seen.tokens.over(most) for most in LENGTHS}, context)
     draft = Draft(
-        path=ref.path,
+        path=str(ref.path),
         source=seen.source,
-        model=DEFAULT_MODEL if model is None else model.path,
-        template=None if model is None else model.template,
+        model=DEFAULT_MODEL if model is None else str(model.path),
+        template=template,
         comparisons=seen.comparisons,
         prompts=seen.prompts,
         parameters=parameters,

@@ -5,12 +5,12 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from unmdpo.core.places import Place
 from unmdpo.core.settings import (
     Count,
     Name,
     Nonnegative,
     PanelSize,
-    Place,
     Positive,
     Seed,
     Seeds,
@@ -19,6 +19,7 @@ from unmdpo.core.settings import (
     chosen_from,
     names_only,
 )
+from unmdpo.data.places import DataPlace
 from unmdpo.engine.inference.endpoints import Endpoint, Vllm
 from unmdpo.engine.inference.judges import AnyJudge, JudgeSettings
 from unmdpo.engine.settings import MAX_NEW_TOKENS, ModelSource, Sampling, TaskSettings
@@ -30,7 +31,7 @@ def _who(values: Mapping[str, Any]) -> type[Strict]:
 
 
 TaskName = Annotated[str, Field(pattern=r"^\w[\w().-]*$", max_length=120)]  # as lm-evaluation-harness names them
-AnsweredElsewhere = Annotated[str | Endpoint | ModelSource, chosen_from(_who)]
+AnsweredElsewhere = Annotated[Place | Endpoint | ModelSource, chosen_from(_who)]
 
 
 class PanelRecipe(Strict):
@@ -86,7 +87,7 @@ class EvaluationRecipe(Strict):
         description="several judges, by name, instead of one: every table is made by each, and the first selects",
         json_schema_extra=names_only,
     )
-    labelled: Place | None = Field(
+    labelled: DataPlace | None = Field(
         None, description="pairs with labels on which judges are measured; those trained here have held-out pairs"
     )
     max_new_tokens: Count = Field(MAX_NEW_TOKENS, description="longest answer, in tokens")

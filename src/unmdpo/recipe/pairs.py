@@ -9,7 +9,8 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from unmdpo.core.errors import UserError
 from unmdpo.core.files import read_small
-from unmdpo.core.settings import Count, PanelSize, Place, Strict, said
+from unmdpo.core.places import Place
+from unmdpo.core.settings import Count, PanelSize, Strict, said
 from unmdpo.data.strength import StrengthRule
 from unmdpo.engine.inference.endpoints import Endpoint, Vllm
 from unmdpo.engine.inference.judges import AnyJudge, JudgeSettings, TrainedJudge, kind_of

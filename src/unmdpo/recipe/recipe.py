@@ -239,7 +239,7 @@ class Recipe(Strict):
     def _check_panels(self, evaluation: EvaluationRecipe) -> None:
         """Refuses panels that are larger than the official validation split."""
         official = self.data.official
-        if official is None or self.data.path is not None or not self.data.validation.is_official:
+        if official is None or not self.data.validation.is_official:
             return
         wanted = sum(
             panel.size for panel in evaluation.panels.values() if panel.path is None and isinstance(panel.size, int)

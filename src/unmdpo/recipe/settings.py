@@ -16,7 +16,6 @@ from unmdpo.core.settings import (
     Count,
     Name,
     Nonnegative,
-    Place,
     Positive,
     Seed,
     Seeds,
@@ -29,6 +28,7 @@ from unmdpo.data.bad import A_FEW, BadRowLimit
 from unmdpo.data.columns import TARGETS
 from unmdpo.data.identity import FOLD_SEED
 from unmdpo.data.load import AUTO
+from unmdpo.data.places import DataPlace
 from unmdpo.data.sources import SOURCES
 from unmdpo.data.sources.base import HubData
 from unmdpo.data.strength import LEVELS, PairRule, StrengthRule
@@ -61,7 +61,7 @@ EstimatorName = Annotated[str, _known_in(ESTIMATORS), Field(json_schema_extra=_n
 
 
 class ValidationRecipe(Strict):
-    path: Place | None = Field(None, description="file, folder or Hub name, if not the training data's")
+    path: DataPlace | None = Field(None, description="file, folder or Hub name, if not the training data's")
     split: str = Field("validation", description="of the training data's source")
     fraction: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None, description="hold out this share of the training prompts instead"
@@ -104,7 +104,7 @@ class RowsRecipe(Strict):
     """Which rows to read, and how they become comparisons."""
 
     source: SourceName = Field(AUTO, description="how rows are read; auto recognizes it by their columns")
-    path: Place | None = Field(None, description="file, folder or Hub name; default: the source's own")
+    path: DataPlace | None = Field(None, description="file, folder or Hub name; default: the source's own")
     revision: str | None = Field(None, description="branch, tag or commit on the Hub")
     config: str | None = Field(None, description="configuration of a Hub dataset, or a subfolder")
     split: str = Field("train", description="the split to train on, or all")
@@ -116,6 +116,16 @@ class RowsRecipe(Strict):
     strength: StrengthRecipe = Field(StrengthRecipe(), description="how strengths are read, or cut from margins")
     pairing: PairRule = Field(PairRule(), description="which of several scored responses are compared")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _official_path(cls, values: Any) -> Any:
+        """A source with data of its own on the Hub reads that unless a path is given."""
+        if isinstance(values, dict) and values.get("path") is None and not values.get("mix"):
+            source = SOURCES.get(str(values.get("source")))
+            if source is not None and source.hub is not None:
+                return values | {"path": source.hub.path}
+        return values
+
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.source == AUTO:
@@ -125,18 +135,18 @@ class RowsRecipe(Strict):
         return self
 
     def _check_place(self) -> None:
-        if self.path is None and self.official is None:
+        if self.path is None:
             raise ValueError("data needs a path" if self.source == AUTO else f"source '{self.source}' needs a path")
 
     @property
     def official(self) -> HubData | None:
-        """The source's own data on the Hub, if it has any and it is known which source it is."""
-        return None if self.source == AUTO else SOURCES[self.source].hub
+        """The source's own data on the Hub, if that is what is read."""
+        hub = None if self.source == AUTO else SOURCES[self.source].hub
+        return hub if hub is not None and self.path == hub.path else None
 
     @property
     def place(self) -> str:
-        """The given path, or the source's own on the Hub."""
-        return self.path or (self.official.path if self.official is not None else "")
+        return self.path or ""
 
 
 class MixedRows(RowsRecipe):

@@ -42,6 +42,7 @@ def render(facts: Facts) -> str:
             _result(facts, panel, judge) for panel, report in facts.summary.items() for judge in report["judges"]
         ],
         remarks=[
+            *facts.run.world_differences,
             *facts.run.judge_lines,
             *losses(facts.run),
             *(
@@ -74,7 +75,7 @@ def render(facts: Facts) -> str:
 def key_facts(facts: Facts) -> dict[str, str]:
     """What a reader wants to know first: the model, the data, the judges, the seeds."""
     recipe, evaluation = facts.run.recipe, facts.run.recipe.evaluation
-    said = {"model": recipe.model.path}
+    said = {"model": str(recipe.model.path)}
     said["data"] = ", ".join(str(part.place) for part in recipe.data.parts.values())
     if facts.data is not None:
         said["comparisons"] = facts.data.line()

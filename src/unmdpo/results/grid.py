@@ -64,7 +64,7 @@ class Grid:
             before = f"{run_name}: " if len(runs) > 1 else ""
             rows += [(before + policy, cells) for policy, cells in _rows(run).items()]
             marks = (judged_by(judge, mark) for judge, mark in run.judge_marks.items() if mark)
-            notes |= dict.fromkeys(before + mark for mark in marks)
+            notes |= dict.fromkeys(before + mark for mark in (*marks, *run.world_differences))
         columns = dict.fromkeys(column for _, cells in rows for column in cells)
         return cls([*columns], rows, [*notes])
 

@@ -7,6 +7,7 @@ from typing import Any
 from unmdpo.core.files import read_small_json
 from unmdpo.stages.summary import SUMMARY_STAGE
 from unmdpo.stats.power import USUAL, Noise
+from unmdpo.store.artifact import DAMAGED
 from unmdpo.store.store import Store
 
 
@@ -30,6 +31,8 @@ def what_it_can_show(store: Store, prompts: int, seeds: int) -> str:
 def _noises(store: Store) -> Iterator[Noise]:
     """Of every comparison that an earlier run of this store reports."""
     for path in sorted((store.root / "artifacts" / SUMMARY_STAGE.name).glob("*/summary.json")):
+        if DAMAGED in path.parent.name:
+            continue
         try:
             panels: dict[str, Any] = read_small_json(path)
             for panel in panels.values():

@@ -2,8 +2,9 @@
 
 import html
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from unmdpo.core.errors import UserError, did_you_mean
@@ -14,6 +15,7 @@ from unmdpo.recipe.seeds import TrainingRun
 from unmdpo.results.policy import Policy
 from unmdpo.results.scale import FittedScale
 from unmdpo.results.tables import Table, answer, doubts, judge_accuracy, judge_mark
+from unmdpo.results.worlds import world_differences
 from unmdpo.scale.check import Check
 from unmdpo.stages.answers import GENERATION_STAGE
 from unmdpo.stages.data import COMPARISONS_STAGE, PANEL_STAGE
@@ -21,7 +23,7 @@ from unmdpo.stages.evaluation import judgement_name, load_scores
 from unmdpo.stages.judge import JUDGE_STAGE
 from unmdpo.stages.measuring import MEASURED_STAGE
 from unmdpo.stages.pilots import OOF_STAGE
-from unmdpo.stages.pipeline import Pipeline, built
+from unmdpo.stages.pipeline import Pipeline, build, latest_record, read_record
 from unmdpo.stages.policies import POLICY_STAGE
 from unmdpo.stages.scales import CHECK_STAGE, SCALE_STAGE
 from unmdpo.stages.shared.files import (
@@ -157,6 +159,11 @@ class Run(Pipeline):
         return [*doubts(self.summary[panel], sum(cut_off), each * len(cut_off))]
 
     @property
+    def world_differences(self) -> list[str]:
+        """Where policies of one table were trained, answered or judged with other libraries, devices or precisions."""
+        return world_differences(self)
+
+    @property
     def answer(self) -> str | None:
         """The answer to the primary question, in a sentence or two."""
         if not self.summarized:
@@ -215,7 +222,24 @@ class Run(Pipeline):
         return single[candidate]
 
 
-def open_run(recipe: Recipe, store: Store, *, planning: bool = False, rehash: bool = False) -> Run:
-    """Opens a recipe's run, finished or not. With `planning`, scales borrowed from other runs may be missing; with
-    `rehash`, all its input files are read again."""
-    return Run(store, recipe, built(recipe, store, planning=planning, rehash=rehash))
+def open_run(recipe: Recipe, store: Store, *, planning: bool = False, update: bool = False) -> Run:
+    """A recipe's run with its files as they are now, finished or not. With `planning`, scales borrowed from other runs
+    may be missing; with `update`, the Hub is asked again what names stand for."""
+    return _as_run(build(recipe, store, planning=planning, update=update))
+
+
+def read_run(store: Store, folder: Path) -> Run:
+    """A run as its record says: what it was made from may be gone."""
+    return _as_run(replace(read_record(store, folder), recorded=True))
+
+
+def read_latest_run(recipe: Recipe, store: Store) -> Run:
+    """The latest run of exactly this recipe."""
+    folder = latest_record(recipe, store)
+    if folder is None:
+        raise UserError(f"{store.root} has no run of this recipe ('{recipe.name}'): start it with `unmdpo run`")
+    return read_run(store, folder)
+
+
+def _as_run(pipeline: Pipeline) -> Run:
+    return Run(**{part.name: getattr(pipeline, part.name) for part in fields(pipeline)})

@@ -25,12 +25,14 @@ class Finding:
 
 def verify(run: Pipeline) -> Iterator[Finding]:
     """Yields the result of every check of every stage."""
-    finished, whole = run.finished, True
-    for name in run.stages:
+    stored = {name: run.store.find(stage.place) for name, stage in run.stages.items()}
+    finished = {name: artifact for name, artifact in stored.items() if artifact is not None}
+    whole = True
+    for name, stage in run.stages.items():
         if name not in finished:
             yield Finding(name, "finished", "not finished")
             continue
-        artifact, stage = finished[name], run.stages[name]
+        artifact = finished[name]
         damaged = artifact.damage()
         whole = whole and not damaged
         yield Finding(name, "files", f"{artifact.path}: changed: {', '.join(damaged)}" if damaged else "")
@@ -39,9 +41,9 @@ def verify(run: Pipeline) -> Iterator[Finding]:
         same_key = artifact.manifest["key"] == stage.key
         yield Finding(name, "settings", "" if same_key else "made with other settings, inputs or code")
         for role, needed in stage.inputs.items():
-            seen = artifact.manifest["inputs"][role]["digest"]
-            current = run.find(needed)
-            same = current is not None and current.intact and current.digest == seen
+            recorded = artifact.manifest["inputs"][role]["digest"]
+            current = run.store.find(needed.place)
+            same = current is not None and current.intact and current.digest == recorded
             yield Finding(name, f"input {role}", "" if same else f"not the '{role}' it was made from")
     if SUMMARY_STAGE.name in finished and whole:
         yield from _recomputed(run)

@@ -6,6 +6,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from unmdpo.core.margins import Placement
+from unmdpo.core.places import Place
 from unmdpo.core.settings import SEED, Count, Levels, Nonnegative, Positive, Seed, Strict
 
 ENTROPY_SEED = 260827
@@ -86,7 +87,7 @@ class GivenSettings(EstimatorSettings):
     """Scales from a file."""
 
     unit: Literal["prompt"] = "prompt"
-    path: str = Field(description="JSON lines or Parquet with prompt or prompt_hash, and q, for all training prompts")
+    path: Place = Field(description="JSON lines or Parquet: prompt or prompt_hash, and q, for all training prompts")
     power: Nonnegative = Field(1.0, description="log q is multiplied by this")
     bound: Positive | None = Field(
         None, description="b of the centered map, log(2)/2 in the paper: scales differ by at most e^(2b)"

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from transformers import PreTrainedModel
 
 from unmdpo.core.errors import UserError
-from unmdpo.core.files import expand_home
+from unmdpo.core.places import Place
 from unmdpo.core.settings import Strict
 from unmdpo.data.panels import read_answers
 from unmdpo.engine.adapters import attach, is_adapter
@@ -23,7 +23,7 @@ from unmdpo.engine.sharding import open_to_read
 from unmdpo.engine.text.encode import Encoder
 from unmdpo.objectives.table import INITIAL
 from unmdpo.stages.data import prompts_to_answer
-from unmdpo.stages.shared.base import Files, Job, Kind, Notes, PinnedModel, Stage
+from unmdpo.stages.shared.base import Job, Kind, Notes, Stage
 from unmdpo.stages.shared.estimates import Cost, Estimates
 from unmdpo.stages.shared.files import GENERATIONS, MODEL, PANEL, Panel
 from unmdpo.store.artifact import Line
@@ -33,10 +33,9 @@ BATCHES = "batches.jsonl"  # answers so far
 
 
 class AnswerSettings(Strict):
-    model: PinnedModel
+    model: ModelSource
     max_new_tokens: int
-    answers: str | None  # a file with answers that were made elsewhere
-    files: Files
+    answers: Place | None  # a file with answers that were made elsewhere
     sampling: Sampling | None = None  # None: one greedy answer
 
 
@@ -152,7 +151,7 @@ def open_policy(source: ModelSource, folder: Path | None, *, four_bit: bool = Fa
 
 def _bring_in(job: Job[AnswerSettings], path: Path) -> Notes:
     """Takes answers that were made elsewhere, one for every prompt of the panel."""
-    prompts, answers = job.load(PANEL, "panel"), read_answers(expand_home(path))
+    prompts, answers = job.load(PANEL, "panel"), read_answers(path)
     missing = [place for place, name in enumerate(prompts.hashes) if name not in answers]
     if missing:
         raise UserError(

@@ -2,23 +2,23 @@
 
 from typing import Any
 
+from unmdpo.core.places import Place
 from unmdpo.core.settings import Strict
 from unmdpo.engine.inference.harness import harness_version, open_tasks, run_task
 from unmdpo.engine.models import load_tokenizer
-from unmdpo.engine.settings import TaskSettings
+from unmdpo.engine.settings import ModelSource, TaskSettings
 from unmdpo.objectives.table import INITIAL
 from unmdpo.stages.answers import policy_of
 from unmdpo.stages.policies import policy
-from unmdpo.stages.shared.base import Files, Graph, Job, Kind, Notes, PinnedModel, Stage
+from unmdpo.stages.shared.base import Graph, Job, Kind, Notes, Stage
 from unmdpo.stages.shared.estimates import Cost, Estimates
 from unmdpo.stages.shared.files import TASKS
 
 
 class TasksSettings(Strict):
-    model: PinnedModel
+    model: ModelSource
     tasks: dict[str, TaskSettings]
-    folder: str | None
-    files: Files
+    folder: Place | None
 
 
 def tasks(graph: Graph) -> None:
@@ -26,12 +26,7 @@ def tasks(graph: Graph) -> None:
     evaluation, model = graph.recipe.evaluation, graph.recipe.model
     if evaluation is None or not evaluation.tasks:
         return
-    settings = TasksSettings(
-        model=graph.pin_model(model),
-        tasks=evaluation.tasks,
-        folder=evaluation.task_folder,
-        files=graph.files([evaluation.task_folder]),
-    )
+    settings = TasksSettings(model=model, tasks=evaluation.tasks, folder=evaluation.task_folder)
     for name in (INITIAL, *graph.recipe.trained):
         inputs: dict[str, Stage[Any]] = {} if name == INITIAL else {"policy": policy(graph, name)}
         graph.stage(TASKS_STAGE, settings, inputs, TASKS_STAGE.stage_name(name))

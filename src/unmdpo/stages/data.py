@@ -3,12 +3,13 @@
 import warnings
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from unmdpo.core.errors import UnmdpoWarning, UserError
-from unmdpo.core.files import expand_home
+from unmdpo.core.places import Place
 from unmdpo.core.settings import PanelSize, Strict
 from unmdpo.data.domains import modal_domains
 from unmdpo.data.panels import panel_size, prompts_in, read_prompts, sample_panel
@@ -20,7 +21,7 @@ from unmdpo.engine.text.encode import Encoder
 from unmdpo.engine.text.encoded import EncodedPairs
 from unmdpo.recipe.settings import MixedRows, ValidationRecipe
 from unmdpo.stages.scoring import READ, graded
-from unmdpo.stages.shared.base import Files, Graph, Job, Kind, Notes, PinnedModel, Stage
+from unmdpo.stages.shared.base import Graph, Job, Kind, Notes, Stage
 from unmdpo.stages.shared.estimates import Estimates
 from unmdpo.stages.shared.files import COMPARISONS, PAIRS, PANEL, VALIDATION, Panel
 from unmdpo.stages.shared.rows import NO_QUANTILES, LoadedRows, Quantiles
@@ -35,24 +36,21 @@ LOST_TO = {"read": "rows read", "bad": "bad", "ties": "ties"}
 class ComparisonsSettings(Strict):
     parts: dict[str, MixedRows]  # by name; one without a name if the data is not a mixture
     held_out: ValidationRecipe | None  # set if validation is a share of the training prompts
-    files: Files
 
 
 class ValidationSettings(Strict):
     parts: dict[str, MixedRows]
     validation: ValidationRecipe
-    files: Files
 
 
 class PanelSettings(Strict):
     size: PanelSize
     seed: int
-    path: str | None
-    files: Files
+    path: Place | None
 
 
 class EncodedSettings(Strict):
-    model: PinnedModel
+    model: ModelSource
     max_length: int
 
 
@@ -60,9 +58,7 @@ def comparisons(graph: Graph) -> Stage[Any]:
     """The training comparisons; the only validation setting that affects them is a held-out share."""
     data = graph.recipe.data
     settings = ComparisonsSettings(
-        parts=data.parts,
-        held_out=data.validation if data.validation.fraction is not None else None,
-        files=graph.data_files(part.path for part in data.parts.values()),
+        parts=data.parts, held_out=data.validation if data.validation.fraction is not None else None
     )
     judged = data.strength.judge is not None
     return graded(graph, graph.stage(COMPARISONS_STAGE, settings, {}, READ if judged else None))
@@ -75,8 +71,7 @@ def read_stage(stages: Mapping[str, Stage[Any]]) -> Stage[Any]:
 
 def validation(graph: Graph) -> Stage[ValidationSettings]:
     data = graph.recipe.data
-    places = [*(part.path for part in data.parts.values()), data.validation.path]
-    settings = ValidationSettings(parts=data.parts, validation=data.validation, files=graph.data_files(places))
+    settings = ValidationSettings(parts=data.parts, validation=data.validation)
     return graph.stage(VALIDATION_STAGE, settings, {})
 
 
@@ -90,12 +85,12 @@ def panel(graph: Graph, name: str) -> Stage[PanelSettings]:
         inputs[VALIDATION_STAGE.name] = validation(graph)
     if spec.path is not None or graph.recipe.data.validation.path is not None:  # nobody kept them apart
         inputs[TRAINING] = comparisons(graph)
-    settings = PanelSettings(size=spec.size, seed=spec.seed, path=spec.path, files=graph.files([spec.path]))
+    settings = PanelSettings(size=spec.size, seed=spec.seed, path=spec.path)
     return graph.stage(PANEL_STAGE, settings, inputs, PANEL_STAGE.stage_name(name))
 
 
 def encoded(graph: Graph, model: ModelSource, suffix: str = "") -> Stage[EncodedSettings]:
-    settings = EncodedSettings(model=graph.pin_model(model), max_length=graph.recipe.data.max_length)
+    settings = EncodedSettings(model=model, max_length=graph.recipe.data.max_length)
     return graph.stage(ENCODED_STAGE, settings, {"comparisons": comparisons(graph)}, f"{ENCODED_STAGE.name}{suffix}")
 
 
@@ -170,7 +165,7 @@ def draw_panel(job: Job[PanelSettings]) -> Notes:
         )
         prompts, domains, ids = {row.prompt_hash: row.prompt for row in rows}, modal_domains(rows), dict[str, str]()
     else:
-        prompts, domains, ids = read_prompts(expand_home(job.settings.path))
+        prompts, domains, ids = read_prompts(Path(job.settings.path))
     earlier = {
         prompt
         for name, artifact in job.inputs.items()

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from unmdpo.core.places import Place
 from unmdpo.engine.inference.endpoints import Endpoint
 from unmdpo.engine.inference.function_judge import checked
 from unmdpo.engine.inference.judges import kind_of
@@ -14,7 +15,7 @@ from unmdpo.engine.settings import ModelSource
 from unmdpo.stages.answers import GENERATION_STAGE, AnswerSettings, ServedSettings
 from unmdpo.stages.data import panel, prompts_to_answer
 from unmdpo.stages.policies import policy
-from unmdpo.stages.scoring import ScoringSettings, chances, judge_files, opened, scoring_cost, scoring_inputs, spent_by
+from unmdpo.stages.scoring import ScoringSettings, chances, opened, scoring_cost, scoring_inputs, spent_by
 from unmdpo.stages.shared.base import Graph, Job, Kind, Notes, Stage
 from unmdpo.stages.shared.estimates import Cost, Estimates
 from unmdpo.stages.shared.files import GENERATIONS, PANEL, SCORES, Panel
@@ -41,11 +42,7 @@ def judgement(graph: Graph, candidate: str, panel_name: str, judge_name: str) ->
     if kind.pairwise:
         inputs["baseline"] = generation(graph, graph.recipe.baseline_of(candidate), panel_name)
     inputs |= scoring_inputs(graph, settings_of_judge, judge_name)
-    settings = ScoringSettings(
-        judge=settings_of_judge,
-        files=judge_files(graph, settings_of_judge),
-        seed=graph.recipe.seed if kind.pairwise else None,
-    )
+    settings = ScoringSettings(judge=settings_of_judge, seed=graph.recipe.seed if kind.pairwise else None)
     return graph.stage(JUDGEMENT_STAGE, settings, inputs, judgement_name(candidate, panel_name, judge_name))
 
 
@@ -56,17 +53,16 @@ def generation(graph: Graph, candidate: str, panel_name: str) -> Stage[AnswerSet
     if isinstance(given, ModelSource):
         model = given
     inputs: dict[str, Stage[Any]] = {"panel": panel(graph, panel_name)}
-    answers = given if isinstance(given, str) else None
+    answers = given if isinstance(given, Place) else None
     server = evaluation.generator if given is None or isinstance(given, ModelSource) else None
     if isinstance(given, Endpoint):
         server = given
     if candidate in graph.recipe.trained and candidate not in evaluation.answers:
         inputs["policy"] = policy(graph, candidate)
     settings = AnswerSettings(
-        model=graph.pin_model(model),
+        model=model,
         max_new_tokens=evaluation.max_new_tokens,
         answers=answers,
-        files=graph.files([answers]),
         sampling=None if answers is not None else evaluation.sampling,
     )
     if server is not None:

@@ -7,11 +7,11 @@ from unmdpo.core.settings import Strict
 from unmdpo.data import SourceSettings
 from unmdpo.data.load import DataRef, Reading
 from unmdpo.engine.inference.judges import JudgeTraining
-from unmdpo.engine.inference.reward_model import start_of_judge
+from unmdpo.engine.settings import ModelSource
 from unmdpo.engine.training.loop import LOGS
 from unmdpo.engine.training.metrics import sinks_of
 from unmdpo.engine.training.reward import RewardSettings
-from unmdpo.stages.shared.base import Files, Graph, Job, Kind, Notes, PinnedModel, Stage
+from unmdpo.stages.shared.base import Graph, Job, Kind, Notes, Stage
 from unmdpo.stages.shared.estimates import Cost, Estimates
 from unmdpo.stages.shared.files import MODEL
 from unmdpo.stages.shared.judge_training import train_judge
@@ -19,16 +19,13 @@ from unmdpo.stages.shared.judge_training import train_judge
 
 class TrainedJudgeSettings(Strict):
     training: JudgeTraining
-    model: PinnedModel  # that it starts from
-    files: Files
+    model: ModelSource  # that it starts from
 
 
 def trained_judge(graph: Graph, name: str, training: JudgeTraining) -> Stage[TrainedJudgeSettings]:
     """A judge without a name is the only one."""
-    model = start_of_judge(training) or graph.recipe.model
-    settings = TrainedJudgeSettings(
-        training=training, model=graph.pin_model(model), files=graph.data_files([training.path])
-    )
+    model = training.model or graph.recipe.model
+    settings = TrainedJudgeSettings(training=training, model=model)
     stage_name = JUDGE_STAGE.stage_name(*([name] if name else []))
     return graph.stage(JUDGE_STAGE, settings, {}, stage_name)
 

@@ -10,25 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unmdpo.core.errors import UserError
-from unmdpo.core.settings import Place
 from unmdpo.data import Comparison
 from unmdpo.data.load import DataRef, Reading, load
+from unmdpo.data.places import DataPlace
 from unmdpo.data.reward_bench import BenchRow, read_reward_bench
 from unmdpo.data.sources.preference import strengths_come_later
 from unmdpo.engine.inference.judges import JudgeSettings, TrainedJudge, kind_of
 from unmdpo.engine.inference.pairwise import PairwiseJudge, candidate_is_first
 from unmdpo.engine.inference.text_judge import TextJudge
 from unmdpo.engine.tally import Report
-from unmdpo.stages.scoring import (
-    ScoringSettings,
-    judge_files,
-    margins,
-    opened,
-    questions_of,
-    scoring_cost,
-    spent_by,
-    turns_of,
-)
+from unmdpo.stages.scoring import ScoringSettings, margins, opened, questions_of, scoring_cost, spent_by, turns_of
 from unmdpo.stages.shared.base import Graph, Job, Kind, Notes, Stage
 from unmdpo.stages.shared.estimates import Cost, Estimates
 from unmdpo.stages.shared.files import MEASURED
@@ -102,7 +93,7 @@ def _gaps(
 
 
 class MeasuringSettings(ScoringSettings):
-    labelled: Place
+    labelled: DataPlace
 
 
 def judges_measured(graph: Graph) -> None:
@@ -112,12 +103,7 @@ def judges_measured(graph: Graph) -> None:
         return
     for name, judge in evaluation.all_judges.items():
         if not isinstance(judge, TrainedJudge):
-            settings = MeasuringSettings(
-                judge=judge,
-                files=judge_files(graph, judge) | graph.data_files([evaluation.labelled]),
-                seed=graph.recipe.seed,
-                labelled=evaluation.labelled,
-            )
+            settings = MeasuringSettings(judge=judge, seed=graph.recipe.seed, labelled=evaluation.labelled)
             graph.stage(MEASURED_STAGE, settings, {}, MEASURED_STAGE.stage_name(*([name] if name else [])))
 
 

@@ -15,16 +15,7 @@ from unmdpo.recipe.pairs import PairsRecipe
 from unmdpo.stages.answers import GENERATION_STAGE, AnswerSettings, ServedSettings
 from unmdpo.stages.data import AFTER, PANEL_STAGE, PanelSettings, comparisons, panel, prompts_to_answer
 from unmdpo.stages.policies import policy
-from unmdpo.stages.scoring import (
-    SCORED,
-    ScoringSettings,
-    judge_files,
-    margins,
-    opened,
-    scoring_cost,
-    scoring_inputs,
-    spent_by,
-)
+from unmdpo.stages.scoring import SCORED, ScoringSettings, margins, opened, scoring_cost, scoring_inputs, spent_by
 from unmdpo.stages.shared.base import Graph, Job, Kind, Notes, Stage
 from unmdpo.stages.shared.estimates import Cost, Estimates
 from unmdpo.stages.shared.files import COMPARISONS, GENERATIONS, PANEL
@@ -45,13 +36,7 @@ def pairs(graph: Graph) -> None:
     if spec is None:
         return
     prompts = _prompts(graph, spec)
-    settings = PairsSettings(
-        judge=spec.judge,
-        files=judge_files(graph, spec.judge),
-        seed=recipe.seed,
-        select=spec.select,
-        rule=spec.strength,
-    )
+    settings = PairsSettings(judge=spec.judge, seed=recipe.seed, select=spec.select, rule=spec.strength)
     inputs: dict[str, Stage[Any]] = {
         "panel": prompts,
         "generation": _samples(graph, spec, prompts),
@@ -62,9 +47,7 @@ def pairs(graph: Graph) -> None:
 
 def _prompts(graph: Graph, spec: PairsRecipe) -> Stage[PanelSettings]:
     """Those of a file, but none that somebody will be judged on; or those of the training data."""
-    settings = PanelSettings(
-        size=spec.size, seed=spec.sampling.seed, path=spec.prompts, files=graph.files([spec.prompts])
-    )
+    settings = PanelSettings(size=spec.size, seed=spec.sampling.seed, path=spec.prompts)
     panels = () if graph.recipe.evaluation is None else graph.recipe.evaluation.panels
     inputs: dict[str, Stage[Any]] = {f"{AFTER}{other}": panel(graph, other) for other in panels}
     if spec.prompts is None:
@@ -78,11 +61,7 @@ def _samples(graph: Graph, spec: PairsRecipe, prompts: Stage[PanelSettings]) -> 
     if spec.policy != INITIAL:
         inputs["policy"] = policy(graph, graph.recipe.runs[spec.policy][0].name)
     settings = AnswerSettings(
-        model=graph.pin_model(graph.recipe.model),
-        max_new_tokens=spec.max_new_tokens,
-        answers=None,
-        files={},
-        sampling=spec.sampling,
+        model=graph.recipe.model, max_new_tokens=spec.max_new_tokens, answers=None, sampling=spec.sampling
     )
     if spec.generator is not None:
         settings = ServedSettings(**dict(settings), server=spec.generator)

@@ -13,14 +13,14 @@ from unmdpo.core.errors import UserError
 from unmdpo.core.settings import Strict
 from unmdpo.engine.pairs.score import score
 from unmdpo.engine.ranks import Ranks
-from unmdpo.engine.settings import ObjectiveChoice, TrainingSettings
+from unmdpo.engine.settings import ModelSource, ObjectiveChoice, TrainingSettings
 from unmdpo.engine.text.encoded import EncodedPairs
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.objectives import PairLogps, beta_ln_from_lengths
 from unmdpo.recipe.seeds import with_seed
 from unmdpo.stages.data import comparisons, encoded
 from unmdpo.stages.reference import pilot_model, reference
-from unmdpo.stages.shared.base import Graph, Job, Kind, Notes, PinnedModel, Stage
+from unmdpo.stages.shared.base import Graph, Job, Kind, Notes, Stage
 from unmdpo.stages.shared.estimates import Cost, Estimates
 from unmdpo.stages.shared.files import COMPARISONS, EVIDENCE, HELD_OUT, PAIRS, REFERENCE, Evidence, HeldOut
 from unmdpo.stages.shared.training import check_finite_logps, train_in, with_beta
@@ -28,7 +28,7 @@ from unmdpo.stages.shared.units import PromptIndex, strengths, weights
 
 
 class PilotSettings(Strict):
-    model: PinnedModel
+    model: ModelSource
     fold: int
     folds: int
     fold_seed: int
@@ -46,7 +46,7 @@ def pilot(graph: Graph, fold: int, seed: int | None) -> Stage[PilotSettings]:
     pilots, choice = recipe.pilots, ObjectiveChoice(name=recipe.pilots.objective, settings=recipe.pilot_settings)
     training = recipe.seeded_training.with_overrides(pilots).without_validation
     settings = PilotSettings(
-        model=graph.pin_model(model),
+        model=model,
         fold=fold,
         folds=pilots.folds,
         fold_seed=pilots.fold_seed,

@@ -3,7 +3,7 @@
 import fnmatch
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,16 +11,21 @@ from transformers.utils.logging import disable_progress_bar
 
 from unmdpo.core.errors import UserError, did_you_mean
 from unmdpo.core.files import read_small_json, remove, write_json, write_text
-from unmdpo.engine.ranks import device_name
+from unmdpo.core.places import places_in
+from unmdpo.core.settings import Strict
+from unmdpo.engine.models import compute_dtype
+from unmdpo.engine.ranks import device_name, local_device
 from unmdpo.recipe import Recipe
-from unmdpo.stages.borrowed import borrowed_scale
+from unmdpo.stages.scales import SCALE_STAGE, check_shared_margin
 from unmdpo.stages.shared.base import Graph, Job, Kind, Notes, Stage
 from unmdpo.stages.table import KINDS
 from unmdpo.store.artifact import Artifact
-from unmdpo.store.fingerprints import Fingerprints, written_to
-from unmdpo.store.store import RECORD, Store, state_of
+from unmdpo.store.keys import digest_of
+from unmdpo.store.pins import Contents, FileState, Pins, changed_place, commits_in, file_states
+from unmdpo.store.runs import RECIPE, runs_of
+from unmdpo.store.store import RECORD, Store, state_of, versions
 
-RECIPE = "recipe.yaml"
+SETTINGS = "recipe.json"  # in a run's folder: the recipe with every default
 
 
 @dataclass(frozen=True, repr=False)
@@ -28,26 +33,56 @@ class Pipeline:
     store: Store
     recipe: Recipe
     stages: Mapping[str, Stage[Any]]  # by name, inputs first
+    pins: Pins
+    forced: Mapping[str, str] = field(default_factory=dict)  # stages that are made again → what marks the new result
+    recorded: bool = False  # opened to be read: what it needs may be gone
+    remarks: tuple[str, ...] = ()  # which commits names on the Hub stand for, where nobody asked the Hub
 
     @property
     def folder(self) -> Path:
-        return self.store.root / "runs" / f"{self.recipe.name}-{self.recipe.digest[:12]}"
+        """Named by the recipe and by what lay in its places: two runs are one only if both are equal."""
+        identity = digest_of([self.recipe.digest, self.pins.digests])
+        return self.store.root / "runs" / f"{self.recipe.name}-{identity[:12]}"
 
     def find(self, stage: Stage[Any]) -> Artifact | None:
-        return self.store.find(stage.place)
+        """The finished artifact of a stage: finished for the inputs that lie there now."""
+        return self._find(stage, {})
+
+    def _find(self, stage: Stage[Any], known: dict[str, Artifact | None]) -> Artifact | None:
+        if stage.place not in known:
+            artifact = self.store.find(stage.place)
+            known[stage.place] = artifact if artifact is not None and self._fits(stage, artifact, known) else None
+        return known[stage.place]
+
+    def _fits(self, stage: Stage[Any], artifact: Artifact, known: dict[str, Artifact | None]) -> bool:
+        """Whether an artifact was made from the inputs that lie there now. Those of a borrowed scale belong to another
+        run."""
+        if stage.name not in self.stages or not artifact.intact:
+            return True  # whoever reads a damaged one says so
+        if stage.name in self.forced and artifact.manifest.get("forced") != self.forced[stage.name]:
+            return False
+        for role, needed in stage.inputs.items():
+            current = self._find(needed, known)
+            if current is None and self.recorded and self.store.find(needed.place) is None:
+                continue  # removed since; nothing speaks against the result
+            if current is None or current.digest != artifact.manifest["inputs"].get(role, {}).get("digest"):
+                return False
+        return True
 
     def artifact(self, name: str) -> Artifact:
         if name not in self.stages:
             raise UserError(f"this run has no stage '{name}'; {did_you_mean(name, self.stages)}")
-        finished = self.find(self.stages[name])
-        if finished is None:
-            other = " with these files and this version of unmdpo: `unmdpo run` makes it again"
-            raise UserError(f"stage '{name}' is not finished{other if self.superseded else f' yet{self.others}'}")
-        return finished
+        artifact = self.find(self.stages[name])
+        if artifact is None:
+            replaced = self.store.find(self.stages[name].place) is not None
+            why = "was made from other inputs than lie there now: `unmdpo run` makes it again"
+            raise UserError(f"stage '{name}' {why if replaced else 'is not finished yet'}")
+        return artifact
 
     @property
     def finished(self) -> dict[str, Artifact]:
-        artifacts = {name: self.find(stage) for name, stage in self.stages.items()}
+        known: dict[str, Artifact | None] = {}
+        artifacts = {name: self._find(stage, known) for name, stage in self.stages.items()}
         return {name: artifact for name, artifact in artifacts.items() if artifact is not None}
 
     def has(self, kind: Kind[Any], *parts: str) -> bool:
@@ -57,43 +92,35 @@ class Pipeline:
 
     def inputs_of(self, stage: Stage[Any]) -> dict[str, Artifact]:
         """The finished artifacts that a stage needs."""
-        artifacts = {name: self.find(needed) for name, needed in stage.inputs.items()}
-        for name, artifact in artifacts.items():
+        artifacts: dict[str, Artifact] = {}
+        for role, needed in stage.inputs.items():
+            artifact = self.find(needed)
             if artifact is None:
-                raise UserError(f"'{stage.name}' needs '{stage.inputs[name].name}', which is not finished")
-        return {name: artifact for name, artifact in artifacts.items() if artifact is not None}
-
-    @property
-    def superseded(self) -> bool:
-        """Whether the last run of this recipe here had finished stages that are to be made again."""
-        try:
-            stages = read_small_json(self.folder / RECORD)["stages"]
-            former = {name: str(stages[name]["place"]) for name in self.stages if name in stages}
-        except (OSError, ValueError, LookupError, TypeError):
-            return False
-        return any(
-            place != self.stages[name].place and self.store.find(place) is not None for name, place in former.items()
-        )
-
-    @property
-    def others(self) -> str:
-        """The latest other run of that name, for those who forgot the settings that they gave on the command line."""
-        records = (self.store.root / "runs").glob(f"{self.recipe.name}-*/{RECORD}")
-        runs = {record.stat().st_mtime: record.parent for record in records if record.parent != self.folder}
-        return f"; another run of this name, with other settings, is {runs[max(runs)]}" if runs else ""
+                raise UserError(f"'{stage.name}' needs '{needed.name}', which is not finished")
+            artifacts[role] = artifact
+        return artifacts
 
     def record(self) -> None:
-        """Writes down which artifacts belong to the run, for people and for `verify`, and the question that it will
-        answer first."""
+        """Writes down what the run is: its recipe, what its places and Hub names stood for, the code, the stages, and
+        the question that it will answer first. Whoever works on it or reads it later takes all of this from here."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_text(self.folder / RECIPE, self.recipe.to_yaml())
+        write_text(self.folder / RECIPE, self.recipe.to_yaml())  # for people
+        write_text(self.folder / SETTINGS, self.recipe.model_dump_json(indent=1))  # keeps the order
         stages = {
-            name: {"place": stage.place, "inputs": {k: s.place for k, s in stage.inputs.items()}}
+            name: {"place": stage.place, "inputs": {role: needed.place for role, needed in stage.inputs.items()}}
             for name, stage in self.stages.items()
         }
-        primary = None if self.recipe.evaluation is None else self.recipe.primary.model_dump()
+        record = {
+            "recipe": self.recipe.digest,
+            "primary": None if self.recipe.evaluation is None else self.recipe.primary.model_dump(),
+            "inputs": self.pins.digests,
+            "code": {stage.kind.name: stage.code for stage in self.stages.values()},
+            "versions": versions(),
+            "forced": dict(self.forced),
+            "stages": stages,
+        }
         with self.store.records():
-            write_json(self.folder / RECORD, {"recipe": self.recipe.digest, "primary": primary, "stages": stages})
+            write_json(self.folder / RECORD, record)
 
     def matching(self, pattern: str) -> list[str]:
         """The stages with this name or kind, or matching a pattern such as `policy[*]`."""
@@ -141,17 +168,44 @@ class Pipeline:
         inputs = self.inputs_of(stage)
 
         def work(folder: Path) -> Notes:
-            notes = self.job(stage, folder, inputs, report).do()
-            written = written_to(stage.settings.model_dump(mode="json"))
-            if written is not None:
+            return self.job(stage, folder, inputs, report).do()
+
+        return self.seal(stage, inputs, work)
+
+    def seal(
+        self, stage: Stage[Any], inputs: Mapping[str, Artifact], work: Callable[[Path], Mapping[str, Any]]
+    ) -> Artifact:
+        """Has `work` make the stage's result, and keeps it only if code and files are what the run began with."""
+
+        def checked(folder: Path) -> Mapping[str, Any]:
+            contents = Contents(self.store)
+            other = changed_place(stage.settings, contents)
+            contents.save()
+            if other is not None:
+                raise UserError(f"{other} is not what it was when this run began: run the same command again")
+            before = file_states(stage.settings)
+            notes = work(folder)
+            problem = self._changed_meanwhile(stage, before)
+            if problem:
                 remove(state_of(folder))
-                raise UserError(
-                    f"{written} was written to since this run read it for '{stage.name}', whose result is therefore "
-                    "not kept: run the same command again"
-                )
+                raise UserError(f"{problem}, so the result of '{stage.name}' is not kept: run the same command again")
             return notes
 
-        return self.store.make(stage.place, self.manifest(stage, inputs), work)
+        def is_current(artifact: Artifact) -> bool:
+            return self._fits(stage, artifact, {})
+
+        return self.store.make(stage.place, self.manifest(stage, inputs), checked, is_current)
+
+    def _changed_meanwhile(self, stage: Stage[Any], before: Mapping[Path, FileState]) -> str:
+        """What was written to while the stage was at work; also if its content was put back, since nobody knows what
+        was read meanwhile."""
+        after = file_states(stage.settings)
+        written = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
+        if written:
+            return f"{written[0]} was written to meanwhile"
+        if stage.kind.code != stage.code:
+            return "the code of unmdpo is not what it was when this run began"
+        return ""
 
     def job(
         self, stage: Stage[Any], folder: Path, inputs: Mapping[str, Artifact], report: Callable[[str], None]
@@ -167,12 +221,14 @@ class Pipeline:
             "key": stage.key,
             "settings": stage.settings.model_dump(mode="json"),
             "device": device_name(),
+            "precision": str(compute_dtype(local_device())).removeprefix("torch."),
+            "content": {key: place.digest for key, place in places_in(stage.settings)},
             "ranks": self.ranks(stage),
             "inputs": {
                 name: {"place": stage.inputs[name].place, "digest": artifact.digest}
                 for name, artifact in inputs.items()
             },
-        }
+        } | ({"forced": self.forced[stage.name]} if stage.name in self.forced else {})
 
     def with_microbatch(self, tokens: int | None) -> Self:
         """The same run with microbatches of this many tokens, if given."""
@@ -194,33 +250,81 @@ class Pipeline:
 
     def nothing_finished(self) -> UserError:
         """Why there is nothing to look at."""
-        start = f"nothing of '{self.recipe.name}' is finished in {self.store.root}"
-        if any((self.store.root / "runs").glob(f"{self.recipe.name}-*/{RECORD}")):
-            return UserError(
-                f"{start} with this recipe, these files and this version of unmdpo. A run of that name was made with "
-                "others, such as version 0.1 or 0.2: `unmdpo run` makes it again, or use that version to look at it"
-            )
-        return UserError(f"{start}: start it with `unmdpo run`")
+        return UserError(
+            f"nothing of '{self.recipe.name}' is finished in {self.store.root}: start it with `unmdpo run`"
+        )
 
 
-def built(recipe: Recipe, store: Store, *, planning: bool = False, rehash: bool = False) -> dict[str, Stage[Any]]:
-    """Every stage of a recipe by its name, inputs first. With `planning`, scales borrowed from other runs may be
-    missing; with `rehash`, all input files are read again."""
-    borrowed = {
-        name: borrowed_scale(recipe, store, name, planning)
-        for name, scale in recipe.scales.items()
-        if scale.run is not None
-    }
-    graph = Graph(recipe, Fingerprints(store, anew=rehash), borrowed)
+def build(recipe: Recipe, store: Store, *, planning: bool = False, update: bool = False) -> Pipeline:
+    """A recipe's stages, with what its places stand for now. Names on the Hub mean what they meant to the latest run
+    of this name, unless they are to be updated. With `planning`, scales borrowed from other runs may be missing."""
+    earlier = [] if update else [run for run in runs_of(store) if run.name.rpartition("-")[0] == recipe.name]
+    commits = {name: commit for run in reversed(earlier) for name, commit in commits_in(run.record).items()}
+    contents = Contents(store, commits)
+    pins = Pins(look=contents.digest)
+    stages = _stages(Graph(recipe, pins, _borrowed(recipe, store, planning)))
+    contents.save()
+    return Pipeline(store, recipe, stages, pins, remarks=tuple(contents.remarks))
+
+
+def read_record(store: Store, folder: Path) -> Pipeline:
+    """A run as its record says, which needs neither its model nor its data."""
+    try:
+        record = read_small_json(folder / RECORD)
+        recipe = Recipe.model_validate(read_small_json(folder / SETTINGS))
+        places = {name: str(stage["place"]) for name, stage in record["stages"].items()}
+        pins, code, forced = Pins(dict(record["inputs"])), dict(record["code"]), dict(record["forced"])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UserError(f"{folder / RECORD}: not the record of a run of this version: {error}") from error
+    stages = _stages(Graph(recipe, pins, _borrowed(recipe, store, planning=True), code, places))
+    return Pipeline(store, recipe, stages, pins, forced)
+
+
+def open_recorded(root: Path, name: str) -> Pipeline:
+    """A run that has begun, for a process that does a part of it: what its places stand for is in the record."""
+    store = Store(root)
+    return read_record(store, store.root / "runs" / name)
+
+
+def latest_record(recipe: Recipe, store: Store) -> Path | None:
+    """The folder of the latest run of exactly this recipe."""
+    return next((run.folder for run in runs_of(store) if run.record.get("recipe") == recipe.digest), None)
+
+
+def _stages(graph: Graph) -> dict[str, Stage[Any]]:
     for kind in KINDS.values():
         if kind.wanted is not None:
             kind.wanted(graph)
-    graph.fingerprints.save()
     return graph.stages
 
 
-def open_pipeline(recipe: Recipe, store: Store) -> Pipeline:
-    return Pipeline(store, recipe, built(recipe, store))
+def _borrowed(recipe: Recipe, store: Store, planning: bool) -> dict[str, Stage[Any]]:
+    """Scale → the finished stage of another run that fitted it. When planning, it may be missing."""
+    stages: dict[str, Stage[Any]] = {}
+    for name, scale in recipe.scales.items():
+        if scale.run is not None:
+            stages[name] = _scale_of(scale.run, name, store, planning)
+            check_shared_margin(recipe, name, stages[name])
+    return stages
+
+
+def _scale_of(run: str, scale: str, store: Store, planning: bool) -> Stage[Any]:
+    """The scale of the run with this name, with or without the digest at its end."""
+    found: dict[str, tuple[str, Stage[Any]]] = {}  # place → run and stage
+    for stored in runs_of(store):
+        if run in (stored.name, stored.name.rpartition("-")[0]):
+            other = read_record(store, stored.folder)
+            stage = other.stages.get(SCALE_STAGE.stage_name(scale))
+            if stage is not None and store.find(stage.place) is not None:
+                found[stage.place] = (stored.name, stage)
+    if len(found) > 1:
+        names = ", ".join(sorted(name for name, _ in found.values()))
+        raise UserError(f"several runs '{run}' have a scale '{scale}'; name one: {names}")
+    if found:
+        return next(replace(stage, name=f"{name}/{stage.name}") for name, stage in found.values())
+    if planning:
+        return Stage(SCALE_STAGE, f"{run}/{SCALE_STAGE.stage_name(scale)}", Strict(), key="of-another-run")
+    raise UserError(f"no finished run '{run}' in this store has a scale '{scale}'; run it first")
 
 
 def _several(patterns: str) -> list[str]:

@@ -17,12 +17,13 @@ from unmdpo.engine.adapters import merge_weights, without_adapter
 from unmdpo.engine.folder import Provenance, export_adapter, export_model
 from unmdpo.engine.models import load_tokenizer
 from unmdpo.engine.pairs.score import score
-from unmdpo.engine.settings import ObjectiveChoice, TrainingSettings
+from unmdpo.engine.settings import ModelSource, ObjectiveChoice, TrainingSettings
 from unmdpo.engine.training.data import TrainingData
 from unmdpo.engine.training.loop import Validation
 from unmdpo.engine.training.trainer import Trainer
 from unmdpo.recipe.recipe import as_yaml
 from unmdpo.scale import PolicyTimeScale, Rows, make_estimator
+from unmdpo.scale.settings import GivenSettings
 from unmdpo.scale.table import ESTIMATORS
 from unmdpo.stages.data import (
     COMPARISONS_STAGE,
@@ -36,7 +37,7 @@ from unmdpo.stages.data import (
 from unmdpo.stages.reference import features, reference
 from unmdpo.stages.scales import EstimatorChoice, estimator_choice, scale, scale_of_rows, units_of
 from unmdpo.stages.scoring import GRADED_STAGE, READ, TRAINED
-from unmdpo.stages.shared.base import VALIDATED, Graph, Job, Kind, Notes, PinnedModel, Stage
+from unmdpo.stages.shared.base import VALIDATED, Graph, Job, Kind, Notes, Stage
 from unmdpo.stages.shared.estimates import Cost, Estimates
 from unmdpo.stages.shared.files import ADAPTER, COMPARISONS, ESTIMATOR, METRICS, MODEL, PAIRS, POLICY_SCALE, REFERENCE
 from unmdpo.stages.shared.training import TrainedModel, train_in, with_beta
@@ -111,7 +112,7 @@ PREFERENCES_STAGE = Kind("preferences", read_preferences)
 
 
 class PolicySettings(Strict):
-    model: PinnedModel
+    model: ModelSource
     objective: ObjectiveChoice
     beta: float
     training: TrainingSettings
@@ -134,20 +135,19 @@ def policy(graph: Graph, name: str) -> Stage[PolicySettings]:
         is_joint = ESTIMATORS[recipe.scales[spec.scale].estimator].joint
         if is_joint and spec.scale not in graph.borrowed:
             inputs["features"] = features(graph)
-            joint = _following(estimator_choice(graph, spec.scale), spec.choice, training)
+            given = recipe.scale_settings(spec.scale)
+            joint = _following(estimator_choice(graph, spec.scale), given, spec.choice, training)
         else:
             inputs["scale"] = scale(graph, spec.scale)
     if training.validate_updates is not None:
-        given = spec.scale is not None and ESTIMATORS[recipe.scales[spec.scale].estimator].files is not None
-        if given or spec.scale in graph.borrowed:
+        of_file = spec.scale is not None and isinstance(recipe.scales[spec.scale].resolved, GivenSettings)
+        if of_file or spec.scale in graph.borrowed:
             raise UserError(
                 f"policies.{name}: its scale is of another run or of a file, which predicts no q for validation data; "
                 "leave out training.validate_updates"
             )
         inputs |= validation_inputs(graph, inputs)
-    settings = PolicySettings(
-        model=graph.pin_model(model), objective=spec.choice, beta=recipe.beta, training=training, joint=joint
-    )
+    settings = PolicySettings(model=model, objective=spec.choice, beta=recipe.beta, training=training, joint=joint)
     return graph.stage(POLICY_STAGE, settings, inputs, POLICY_STAGE.stage_name(name))
 
 
@@ -161,7 +161,7 @@ class _JointScale:
     @classmethod
     def start(cls, rows: Sequence[Comparison], choice: EstimatorChoice, job: Job[PolicySettings]) -> "_JointScale":
         units, names = units_of(rows, choice, job.inputs.get("features"))
-        estimator = make_estimator(choice.name, choice.settings)
+        estimator = make_estimator(choice.name, dict(choice.settings))
         assert isinstance(estimator, PolicyTimeScale)
         return cls(estimator.start(units, names.of_row), names.of_row)
 
@@ -176,11 +176,14 @@ class _JointScale:
             job.save(POLICY_SCALE, self.scale)
 
 
-def _following(choice: EstimatorChoice, policy: ObjectiveChoice, training: TrainingSettings) -> EstimatorChoice:
-    """The scale's settings, with those that the estimator takes from the policy filled in."""
+def _following(
+    choice: EstimatorChoice, given: Mapping[str, Any], policy: ObjectiveChoice, training: TrainingSettings
+) -> EstimatorChoice:
+    """The scale's settings as `given`, with those that the estimator takes from the policy filled in."""
+    estimator = ESTIMATORS[choice.name]
     from_policy = dict(policy.resolved) | {"seed": training.random_seed, "placement": policy.objective.placement}
-    settings = {name: from_policy[name] for name in ESTIMATORS[choice.name].follows} | choice.settings
-    return choice.model_copy(update={"settings": settings})
+    followed = {name: from_policy[name] for name in estimator.follows}
+    return choice.model_copy(update={"settings": estimator.resolve(followed | dict(given))})
 
 
 def train_policy(job: Job[PolicySettings]) -> Notes:
@@ -213,7 +216,7 @@ def _export(trained: TrainedModel, choice: ObjectiveChoice, frozen: Tensor | Non
     s, adapter = job.settings, job.settings.training.adapter
     provenance = Provenance(
         name=job.stage.name,
-        base_model=s.model.path,
+        base_model=str(s.model.path),
         objective=choice.name,
         recipe=as_yaml(s.model_dump(mode="json")),
         data=_data_facts(trained, job),

@@ -15,7 +15,7 @@ from unmdpo.engine.sharding import open_to_read
 from unmdpo.engine.tally import Tally
 from unmdpo.engine.text.encode import Encoder
 from unmdpo.stages.data import comparisons, encoded
-from unmdpo.stages.shared.base import VALIDATED, Graph, Job, Kind, Notes, PinnedModel, Stage
+from unmdpo.stages.shared.base import VALIDATED, Graph, Job, Kind, Notes, Stage
 from unmdpo.stages.shared.estimates import Cost, Estimates
 from unmdpo.stages.shared.files import COMPARISONS, EMBEDDINGS, PAIRS, PROMPTS, REFERENCE
 from unmdpo.stages.shared.parts import keep, parts_of
@@ -26,11 +26,11 @@ AT_ONCE = 16  # batches of embeddings per file
 
 
 class ModelSettings(Strict):
-    model: PinnedModel
+    model: ModelSource
 
 
 class ReferenceSettings(Strict):
-    model: PinnedModel | None  # None: there is no reference
+    model: ModelSource | None  # None: there is no reference
     four_bit: bool  # what an adapter trains beside is then its own reference
 
 
@@ -44,10 +44,10 @@ def reference(
     if other == "none":
         return graph.stage(REFERENCE_STAGE, ReferenceSettings(model=None, four_bit=False), inputs, name)
     if other is not None and model == graph.recipe.model:
-        settings = ReferenceSettings(model=graph.pin_model(other), four_bit=False)
+        settings = ReferenceSettings(model=other, four_bit=False)
         return graph.stage(REFERENCE_STAGE, settings, inputs, name)
     four_bit = adapter is not None and adapter.four_bit
-    settings = ReferenceSettings(model=graph.pin_model(model), four_bit=four_bit)
+    settings = ReferenceSettings(model=model, four_bit=four_bit)
     return graph.stage(REFERENCE_STAGE, settings, inputs, name + ("[4-bit]" if four_bit else ""))
 
 
@@ -55,7 +55,7 @@ def features(graph: Graph) -> Stage[ModelSettings]:
     """Prompt embeddings from the pilots' model."""
     model, suffix = pilot_model(graph)
     inputs = {"comparisons": comparisons(graph)}
-    settings = ModelSettings(model=graph.pin_model(model))
+    settings = ModelSettings(model=model)
     return graph.stage(FEATURES_STAGE, settings, inputs, f"{FEATURES_STAGE.name}{suffix}")
 
 

@@ -2,17 +2,20 @@
 
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import SerializeAsAny
 from torch import Tensor
 
 from unmdpo.core.errors import UnmdpoWarning, UserError
-from unmdpo.core.files import expand_home
 from unmdpo.core.margins import StrengthMap
 from unmdpo.core.settings import Strict
 from unmdpo.data import Comparison, Prompt
 from unmdpo.data.panels import read_scales
+from unmdpo.objectives.table import OBJECTIVES
+from unmdpo.recipe import Recipe
 from unmdpo.scale import FrozenScale, Rows, Units, make_estimator
 from unmdpo.scale.check import OwnGain, check, verdict
 from unmdpo.scale.features import DIMENSION, count_sketch, pair_features, wide_features
@@ -21,17 +24,17 @@ from unmdpo.scale.table import ESTIMATORS
 from unmdpo.stages.data import comparisons
 from unmdpo.stages.pilots import OOF_STAGE, evidence_in, out_of_fold
 from unmdpo.stages.reference import features
-from unmdpo.stages.shared.base import Files, Graph, Job, Kind, Notes, Stage
+from unmdpo.stages.shared.base import Graph, Job, Kind, Notes, Stage
 from unmdpo.stages.shared.files import CHECK, COMPARISONS, EMBEDDINGS, ESTIMATOR, PROMPTS, SCALES, Evidence, ScaleTable
 from unmdpo.stages.shared.units import UnitNames, pair_hash, strengths, vote_counts, weights
 from unmdpo.store.artifact import Artifact
 
 
 class EstimatorChoice(Strict):
-    """An estimator with its settings from the recipe, and the units it is fitted to."""
+    """An estimator with its settings, and the units it is fitted to."""
 
     name: str
-    settings: dict[str, Any]
+    settings: SerializeAsAny[EstimatorSettings]
     unit: str
     folds: int
     fold_seed: int
@@ -42,12 +45,6 @@ class ScaleSettings(Strict):
     estimator: EstimatorChoice
     length_normalized: bool
     beta: float | None  # of the policies' own; None: as the evidence was gathered
-
-
-class GivenScaleSettings(ScaleSettings):
-    """Of scales that are read from files."""
-
-    files: Files
 
 
 def scales(graph: Graph) -> None:
@@ -71,16 +68,46 @@ def scale(graph: Graph, name: str) -> Stage[Any]:
         length_normalized=spec.length_normalized,
         beta=graph.recipe.scale_beta(name) if estimator.pilots else None,
     )
-    if estimator.files is not None:
-        settings = GivenScaleSettings(**dict(settings), files=graph.files(estimator.files(spec.resolved)))
     return graph.stage(SCALE_STAGE, settings, inputs, SCALE_STAGE.stage_name(name))
+
+
+def check_shared_margin(recipe: Recipe, scale: str, fitted: Stage[Any]) -> None:
+    """Raises if a policy scores with another margin, β or kind of log-ratio than a borrowed scale was fitted with
+    (decision 36)."""
+    settings = fitted.settings
+    if not isinstance(settings, ScaleSettings) or not isinstance(settings.estimator.settings, MarginSettings):
+        return  # not there yet, or not fitted to margins
+    margin = settings.estimator.settings
+    gathered = [stage.settings.beta for stage in fitted.inputs.values() if stage.kind is OOF_STAGE]
+    beta = settings.beta or next(iter(gathered), None)
+    for name, policy in recipe.policies.items():
+        if policy.scale != scale:
+            continue
+        own = dict(policy.choice.resolved)
+        own_beta = policy.settings.get("beta", recipe.beta if settings.beta is None else settings.beta)
+        compared = {
+            "τ": (margin.tau, own["tau"]),
+            "m(k)": (_as_list(margin.levels), _as_list(own.get("levels"))),
+            "length normalization": (settings.length_normalized, OBJECTIVES[policy.objective].normalized),
+            "β": (beta, own_beta),
+        }
+        for what, (has, wants) in compared.items():
+            if has is not None and has != wants:
+                raise UserError(
+                    f"policies.{name}: its scale '{scale}' of the run '{recipe.scales[scale].run}' was fitted with "
+                    f"{what} = {has}, and the policy has {wants}: use the same, or fit a scale of its own"
+                )
+
+
+def _as_list(levels: Sequence[float] | None) -> list[float]:
+    return [] if levels is None else [float(level) for level in levels]
 
 
 def estimator_choice(graph: Graph, name: str) -> EstimatorChoice:
     spec, pilots = graph.recipe.scales[name], graph.recipe.pilots
     return EstimatorChoice(
         name=spec.estimator,
-        settings=graph.recipe.scale_settings(name),
+        settings=ESTIMATORS[spec.estimator].resolve(graph.recipe.scale_settings(name)),
         unit=spec.resolved.unit,
         folds=pilots.folds,
         fold_seed=pilots.fold_seed,
@@ -91,7 +118,7 @@ def estimator_choice(graph: Graph, name: str) -> EstimatorChoice:
 def fit_scale(job: Job[ScaleSettings]) -> Notes:
     rows, choice = job.load(COMPARISONS, "comparisons"), job.settings.estimator
     units, names = units_of(rows, choice, job.inputs.get("features"))
-    estimator = make_estimator(choice.name, choice.settings)
+    estimator = make_estimator(choice.name, dict(choice.settings))
     assert isinstance(estimator, FrozenScale)
     estimator.fit(units, _evidence(rows, names, job))
     if estimator.diagnostics_.get("constant"):
@@ -112,7 +139,7 @@ def units_of(
     fitted to, if those are others."""
     names = UnitNames(rows, choice.unit)
     index, prompt_of = names.index, names.index.of_row[names.first_row]
-    known, settings = torch.zeros(len(index.hashes), DIMENSION), resolved_settings(choice)
+    known, settings = torch.zeros(len(index.hashes), DIMENSION), choice.settings
     if isinstance(settings, GivenSettings):
         known = _given(settings, index.hashes)
     if features is not None:
@@ -128,10 +155,6 @@ def units_of(
     return Units(inputs, domains, folds[prompt_of]), names
 
 
-def resolved_settings(choice: EstimatorChoice) -> EstimatorSettings:
-    return ESTIMATORS[choice.name].resolve(choice.settings)
-
-
 def features_for(settings: EstimatorSettings, embeddings: Tensor, prompts: Sequence[Prompt]) -> Tensor:
     """What an estimator knows about prompts: the paper's sketch of their embeddings, or more."""
     if getattr(settings, "features", "sketch") == "sketch":
@@ -141,7 +164,7 @@ def features_for(settings: EstimatorSettings, embeddings: Tensor, prompts: Seque
 
 def _given(settings: GivenSettings, hashes: list[str]) -> Tensor:
     """(u, 1) log q from a file."""
-    scales = read_scales(expand_home(settings.path))
+    scales = read_scales(Path(settings.path))
     missing = [name for name in hashes if name not in scales]
     if missing:
         raise UserError(
@@ -191,7 +214,8 @@ def evidence_with_beta(evidence: Evidence, scale: Stage[ScaleSettings]) -> Tenso
 def residuals(rows: Sequence[Comparison], evidence: Evidence, scale: Stage[ScaleSettings]) -> Tensor:
     """(n,) the margin residuals τ·m(k) − β·A that a scale was fitted to."""
     settings = scale.settings.estimator.settings
-    margin: Tensor = settings["tau"] * StrengthMap(settings["levels"]).of(strengths(rows))
+    assert isinstance(settings, MarginSettings)
+    margin: Tensor = settings.tau * StrengthMap(settings.levels).of(strengths(rows))
     return margin - evidence_with_beta(evidence, scale)
 
 
@@ -235,7 +259,7 @@ def check_scale(job: Job[ScaleSettings]) -> Notes:
     own = OwnGain(found["own_gain"], found["own_chance"]) if found.get("own_gain") else None
 
     def make() -> FrozenScale:
-        estimator = make_estimator(choice.name, choice.settings)
+        estimator = make_estimator(choice.name, dict(choice.settings))
         assert isinstance(estimator, FrozenScale)
         return estimator
 

@@ -1,7 +1,6 @@
 """Responses scored by any judge, and what follows from it: strengths for comparisons that have none."""
 
 import contextlib
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unmdpo.core.errors import UserError
-from unmdpo.core.files import expand_home, write_text
+from unmdpo.core.files import write_text
 from unmdpo.core.settings import Strict
 from unmdpo.data.comparison import Comparison
 from unmdpo.data.identity import Prompt
@@ -25,12 +24,15 @@ from unmdpo.engine.inference.judges import AnyJudge, JudgeSettings, TrainedJudge
 from unmdpo.engine.inference.pairwise import PairwiseJudge, Question
 from unmdpo.engine.inference.reward_model import RewardModel
 from unmdpo.engine.inference.text_judge import TextJudge
+from unmdpo.engine.settings import ModelSource
 from unmdpo.engine.tally import Report
 from unmdpo.stages.judge import JUDGE_STAGE, trained_judge
-from unmdpo.stages.shared.base import Files, Graph, Job, Kind, Notes, PinnedModel, Stage
+from unmdpo.stages.shared.base import Graph, Job, Kind, Notes, Stage
 from unmdpo.stages.shared.estimates import Cost, Estimates
 from unmdpo.stages.shared.files import COMPARISONS, MODEL
 from unmdpo.store.journal import Journal
+from unmdpo.store.keys import digest_of, identity_of
+from unmdpo.store.pins import pinned_now
 
 READ = "read"  # the stage with comparisons as they were read, before a judge gave them strengths
 TRAINED = "trained"  # for validation comparisons: those of the training data, whose quantiles they share
@@ -43,7 +45,6 @@ SUREST = 0.99  # a judge of pairs that is surer counts as this sure, so that dif
 
 class ScoringSettings(Strict):
     judge: AnyJudge
-    files: Files
     seed: int | None  # for the order in which pairwise judges see responses
 
 
@@ -52,15 +53,10 @@ def scoring_inputs(graph: Graph, judge: JudgeSettings, name: str) -> dict[str, S
     return {JUDGE_STAGE.name: trained_judge(graph, name, judge.train)} if isinstance(judge, TrainedJudge) else {}
 
 
-def judge_files(graph: Graph, judge: JudgeSettings) -> Files:
-    files = kind_of(judge).files
-    return graph.files([] if files is None else files(judge))
-
-
 def opened(job: Job[Any]) -> Any:
     """The judge of a job; if it was trained for this run, it reads conversations as it did then."""
     if JUDGE_STAGE.name in job.inputs:
-        start: PinnedModel = job.stage.inputs[JUDGE_STAGE.name].settings.model
+        start: ModelSource = job.stage.inputs[JUDGE_STAGE.name].settings.model
         return RewardModel(start.at_path(str(job.load(MODEL, JUDGE_STAGE.name))))
     return kind_of(job.settings.judge).open(job.settings.judge)
 
@@ -124,9 +120,7 @@ def graded(graph: Graph, read: Stage[Any]) -> Stage[Any]:
     strength = graph.recipe.data.strength
     if strength.judge is None:
         return read
-    settings = GradedSettings(
-        judge=strength.judge, files=judge_files(graph, strength.judge), seed=graph.recipe.seed, rule=strength.rule
-    )
+    settings = GradedSettings(judge=strength.judge, seed=graph.recipe.seed, rule=strength.rule)
     inputs = {READ: read, **scoring_inputs(graph, strength.judge, "data.strength")}
     return graph.stage(GRADED_STAGE, settings, inputs, "comparisons")
 
@@ -193,8 +187,8 @@ def score_file(
     asked = kind_of(judge).open(judge)
     rows = [*data.rows]
     compared = [(row.prompt_hash, row.chosen, row.rejected) for row in rows]
-    described = [judge.model_dump(mode="json"), _files_of(judge), seed, compared]
-    digest = hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]
+    described = [identity_of(pinned_now(judge)), seed, compared]
+    digest = digest_of(described)[:16]
     begun = out.with_name(f".{out.name}.{digest}")
     gaps = margins(asked, questions_of(rows), Journal(begun), seed, report, turns_of(rows))
     if not swap and not any(gap > 0 for gap in gaps):
@@ -208,14 +202,6 @@ def score_file(
     begun.unlink()
     lost = {"bad": len(data.skipped), "ties": len(data.ties)}
     return Scored(len(lines), sum(gap < 0 for gap in gaps), gaps.count(0.0), lost, spent_by(asked))
-
-
-def _files_of(judge: JudgeSettings) -> list[tuple[str, int, int]]:
-    """What a judge depends on here: every file with its size and when it changed."""
-    named = kind_of(judge).files
-    places = [] if named is None else [expand_home(place) for place in named(judge) if place is not None]
-    files = [file for place in places for file in (sorted(place.rglob("*")) if place.is_dir() else [place])]
-    return [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file()]
 
 
 def _swapped(row: Comparison) -> Comparison:

@@ -12,7 +12,8 @@ from typing import Any, Generic, TypeVar
 from unmdpo.core.errors import UserError
 from unmdpo.core.files import file_names, read_sealed, read_small_json, sha256
 
-MANIFEST, QUARANTINE = "manifest.json", "quarantine"
+MANIFEST = "manifest.json"
+DAMAGED = ".damaged"  # is added to the name of a damaged artifact, which nothing reads anymore
 LOG = ".log"  # ends the names of files that are not part of the result
 Line = dict[str, Any]
 T = TypeVar("T")
@@ -32,15 +33,15 @@ class Artifact:
         except (FileNotFoundError, ValueError):
             manifest = None
         if not isinstance(manifest, dict):
-            raise self._quarantined(MANIFEST)
+            raise self._set_aside(MANIFEST)
         return manifest
 
-    @property
+    @cached_property
     def intact(self) -> bool:
         """Whether the manifest is exactly what was written."""
         return read_sealed(self.path / MANIFEST) is not None
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """A digest of its contents: every file's name and checksum, except for logs."""
         files = {name: entry for name, entry in self.manifest["files"].items() if not name.endswith(LOG)}
@@ -50,9 +51,9 @@ class Artifact:
     def file(self, name: str) -> Path:
         """The path of one of its files or folders, after verifying the checksums, and that nothing was added to it."""
         if not self.intact:
-            raise self._quarantined(MANIFEST)
+            raise self._set_aside(MANIFEST)
         if not self.in_place:
-            raise self._quarantined(f"a result of {self.manifest.get('name')}", "was moved or copied here")
+            raise self._set_aside(f"a result of {self.manifest.get('name')}", "was moved or copied here")
         files = self.manifest.get("files")
         prefix = f"{name}/" if name else ""  # an empty name means the whole artifact
         listed = {
@@ -64,7 +65,7 @@ class Artifact:
             raise UserError(f"{self.path} has no '{name}': it may be from another version; rebuild it with --force")
         for member, entry in listed.items():
             if not _matches(self.path / member, entry):
-                raise self._quarantined(member)
+                raise self._set_aside(member)
         added = {f"{prefix}{member}" for member in file_names(self.path / name)} - {MANIFEST, *listed}
         if added:
             raise UserError(f"{self.path / min(added)}: this was added to a finished result; remove it, or move it")
@@ -75,17 +76,16 @@ class Artifact:
         """Whether it is what its folder says: not one that was moved or copied here."""
         return (self.manifest.get("kind"), self.manifest.get("key")) == (self.path.parent.name, self.path.name)
 
-    def _quarantined(self, damaged: str, how: str = "is not what was written") -> UserError:
-        """Moves the artifact out of the way, so the next run rebuilds it."""
-        root, kind, key = self.path.parents[2], self.path.parent.name, self.path.name
-        place = _free(root / QUARANTINE / f"{kind}-{key}")
+    def _set_aside(self, damaged: str, how: str = "is not what was written") -> UserError:
+        """Renames the artifact, so that the next run rebuilds it. What is in it, such as answers that were paid for,
+        can still be looked at until `unmdpo rm --unused`."""
+        aside = _free(self.path.with_name(f"{self.path.name}{DAMAGED}"))
         try:
-            place.parent.mkdir(exist_ok=True)
-            self.path.rename(place)
+            self.path.rename(aside)
         except OSError as error:
-            then = f"it could not be moved away ({error.strerror}); remove the folder and run the same command again"
+            then = f"it could not be renamed ({error.strerror}); remove the folder and run the same command again"
         else:
-            then = f"it was moved to {place}; the same command rebuilds it"
+            then = f"it is kept as {aside.name}, and the same command rebuilds it"
         return UserError(f"{self.path}: damaged: {damaged} {how}; {then}")
 
     def damage(self) -> list[str]:
@@ -122,8 +122,8 @@ def _matches(path: Path, entry: Mapping[str, Any]) -> bool:
 
 def _free(path: Path) -> Path:
     """This path, or the first unused one with a number added."""
-    taken = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
-    return next(place for place in itertools.chain([path], taken) if not place.exists())
+    numbered = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    return next(candidate for candidate in itertools.chain([path], numbered) if not candidate.exists())
 
 
 @dataclass(frozen=True)

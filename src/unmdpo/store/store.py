@@ -1,16 +1,14 @@
 """Artifacts on disk, found by the key of the stage that made them. Each is complete or absent, and has a manifest.
 
-artifacts/KIND/KEY/     finished: files and manifest.json
-quarantine/KIND-KEY/    damaged: detected on reading, and moved out of the way
+artifacts/KIND/KEY/     finished: files and manifest.json; KEY.damaged if it was found damaged, which nothing reads
 work/KEY/result/        unfinished: begun anew by every attempt, so that an artifact holds what one attempt wrote
-work/KEY/state/         what the next attempt goes on from, such as checkpoints; with checksums
+work/KEY/state/         what the next attempt on the same inputs goes on from, such as checkpoints and answers
 locks/KEY               held while a stage runs; the system releases it if the process dies
 runs/NAME/run.json      which artifacts belong to a run
 proofs/KEY.json         how a model was shown to be scored right on this kind of device
 """
 
 import contextlib
-import fcntl
 import os
 import platform
 import shutil
@@ -25,26 +23,29 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
 from unmdpo.core.errors import RESUME_HINT, UserError, disk_problem
-from unmdpo.core.files import apply_umask, file_names, remove, remove_leftovers, sha256, with_seal, write_json
+from unmdpo.core.files import apply_umask, as_json, file_names, remove, remove_leftovers, sha256, with_seal, write_json
 from unmdpo.store.artifact import MANIFEST, Artifact
 from unmdpo.version import __version__
 
 RECORD = "run.json"  # in a run's folder: its stages
 WORK, RESULT, STATE = "work", "result", "state"  # unfinished work, and its two parts
+INPUTS = "inputs.json"  # beside them: what the attempt was made from
 GIVEN = "given"  # models and rows that programs brought
 
 
 class Store:
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._seen: dict[
+            str, tuple[tuple[int, int, int], Artifact]
+        ] = {}  # place → its manifest's file, and what it is
 
     @property
     def proofs(self) -> Path:
         return self.root / "proofs"
 
     def prepare(self) -> None:
-        """Creates the folders, and tries whether files can be locked there. Reading does not call this, so reading
-        never creates anything."""
+        """Creates the folders. Reading does not call this, so reading never creates anything."""
         try:
             for name in ("artifacts", "work", "locks", "runs", "proofs"):
                 (self.root / name).mkdir(parents=True, exist_ok=True)
@@ -52,28 +53,28 @@ class Store:
             raise UserError(f"{self.root}: cannot keep a store here: {error.strerror}") from error
         if not os.access(self.root, os.W_OK):
             raise UserError(f"{self.root}: cannot keep a store here: it is not writable")
-        problem = _no_locks(self.root / "locks")
-        if problem:
-            raise UserError(
-                f"{self.root}: cannot keep a store here: its file system cannot lock files ({problem}), so two runs "
-                "would spoil each other's work: name a folder elsewhere (--store), or mount it with locks"
-            )
 
     def find(self, place: str) -> Artifact | None:
+        """The artifact at this place, with what was read of it as long as its manifest is the same file."""
         path = self.root / "artifacts" / place
-        return Artifact(path) if (path / MANIFEST).is_file() else None
+        try:
+            status = (path / MANIFEST).stat()
+        except OSError:
+            return None
+        state = (status.st_ino, status.st_mtime_ns, status.st_size)
+        if place not in self._seen or self._seen[place][0] != state:
+            self._seen[place] = (state, Artifact(path))
+        return self._seen[place][1]
 
     def remove(self, place: str, patience: float = -1) -> None:
         """Removes an artifact, finished or not; of `work/KEY`, only the work on it. Waits for whoever works on it,
         this many seconds or as long as it takes."""
         kind, _, key = place.rpartition("/")
         with self.lock(key).acquire(patience):
-            if kind == WORK:
-                shutil.rmtree(self.root / WORK / key, ignore_errors=True)
-                return
-            (self.root / "artifacts" / place / MANIFEST).unlink(missing_ok=True)  # first: no longer finished
-            shutil.rmtree(self.root / "artifacts" / kind / key, ignore_errors=True)
-            shutil.rmtree(self.root / "work" / key, ignore_errors=True)
+            if kind != WORK:
+                (self.root / "artifacts" / place / MANIFEST).unlink(missing_ok=True)  # first: no longer finished
+                shutil.rmtree(self.root / "artifacts" / kind / key, ignore_errors=True)
+            shutil.rmtree(self.root / WORK / key, ignore_errors=True)
 
     def tidy(self, places: Iterable[str]) -> None:
         """Removes work on what is finished: a kill just after the rename leaves it there."""
@@ -84,8 +85,15 @@ class Store:
                 with contextlib.suppress(Timeout), self.lock(key).acquire(0):  # whoever works there tidies up, too
                     shutil.rmtree(self.root / WORK / key, ignore_errors=True)
 
-    def make(self, place: str, describe: Mapping[str, Any], work: Callable[[Path], Mapping[str, Any]]) -> Artifact:
-        """Returns the artifact at this place, or has `work` create it in a separate folder.
+    def make(
+        self,
+        place: str,
+        describe: Mapping[str, Any],
+        work: Callable[[Path], Mapping[str, Any]],
+        is_current: Callable[[Artifact], bool] = lambda artifact: True,
+    ) -> Artifact:
+        """Returns the artifact at this place if it is current, or has `work` create it in a separate folder; what it
+        replaces stays until the new one is complete.
 
         If several processes want it, one does the work and the others wait.
         """
@@ -93,12 +101,12 @@ class Store:
         with self.lock(key):
             existing = self.find(place)
             folder, target = self.work_folder(place), self.root / "artifacts" / place
-            if existing is not None:
+            if existing is not None and is_current(existing):
                 shutil.rmtree(folder.parent, ignore_errors=True)  # of an attempt that ended just after the rename
                 return existing
             started, began = time.time(), time.monotonic()
             try:
-                _begin_anew(folder)
+                _begin_anew(folder, describe.get("inputs"))
                 notes = work(folder)
                 manifest = dict(describe) | {
                     "notes": dict(notes),
@@ -112,7 +120,7 @@ class Store:
                 }
                 write_json(folder / MANIFEST, with_seal(manifest))
                 apply_umask(folder)
-                shutil.rmtree(target, ignore_errors=True)  # a leftover without a manifest
+                shutil.rmtree(target, ignore_errors=True)  # a leftover without a manifest, or what is replaced
                 target.parent.mkdir(parents=True, exist_ok=True)
                 folder.rename(target)
                 shutil.rmtree(folder.parent, ignore_errors=True)
@@ -123,9 +131,7 @@ class Store:
                     raise
                 raise UserError(f"{folder}: {error}; {RESUME_HINT}") from error
             finally:
-                for place_of_work in (folder, folder.parent):
-                    with contextlib.suppress(OSError):
-                        place_of_work.rmdir()  # only if empty; unfinished work is kept for the next attempt
+                _remove_if_empty(folder)
             return Artifact(target)
 
     def work_folder(self, place: str) -> Path:
@@ -156,31 +162,47 @@ def state_of(folder: Path) -> Path:
     return folder.parent / STATE
 
 
-def _begin_anew(folder: Path) -> None:
-    """An empty folder for an attempt; of earlier ones, only the state is left."""
+def _remove_if_empty(folder: Path) -> None:
+    """Unfinished work is kept for the next attempt; of an attempt that left none, nothing stays."""
+    for part in (folder, state_of(folder)):
+        with contextlib.suppress(OSError):
+            part.rmdir()
+    if not state_of(folder).exists():
+        remove(folder.parent / INPUTS)
+        with contextlib.suppress(OSError):
+            folder.parent.rmdir()
+
+
+def _begin_anew(folder: Path, inputs: Mapping[str, Any] | None) -> None:
+    """An empty folder for an attempt; of earlier ones only the state is left, if they had the same inputs. A journal
+    of scores would otherwise go on with answers that it never saw."""
     folder.parent.mkdir(exist_ok=True)
+    attempted = folder.parent / INPUTS
+    if not attempted.is_file() or attempted.read_text("utf-8") != as_json(inputs):
+        remove(state_of(folder))
+        write_json(attempted, inputs)
     for other in folder.parent.iterdir():
-        if other != state_of(folder):
+        if other not in (state_of(folder), attempted):
             remove(other)
     remove_leftovers(state_of(folder))
     folder.mkdir()
 
 
-@cache
-def _no_locks(folder: Path) -> str:
-    """Why files in this folder cannot be locked; empty if they can."""
-    try:
-        with (folder / ".tried").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return ""  # somebody else tries
-    except OSError as error:
-        return error.strerror or str(error)
-    return ""
+# Of everything that computes, as this process has it: an upgrade during a run shows in the manifests of later stages.
+COMPUTING = (
+    "torch", "transformers", "tokenizers", "numpy", "peft", "jinja2", "pyarrow", "scikit-learn", "lm-eval",
+)  # fmt: skip
 
 
 @cache
 def versions() -> dict[str, str]:
     """Of everything that may change a result."""
-    packages = {name: metadata.version(name) for name in ("torch", "transformers", "tokenizers", "numpy")}
-    return {"unmdpo": __version__} | packages | {"python": platform.python_version(), "machine": platform.machine()}
+    installed = {name: version for name in COMPUTING if (version := _version(name)) is not None}
+    return {"unmdpo": __version__} | installed | {"python": platform.python_version(), "machine": platform.machine()}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:  # an extra
+        return None

@@ -1,17 +1,22 @@
 """Every kind of judge. In a recipe, a kind is recognized by the one setting that only it has."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import Field, SerializeAsAny, model_validator
 
 from unmdpo.core.code import Code
-from unmdpo.core.settings import Count, Place, Strict, chosen_from
+from unmdpo.core.places import Place
+from unmdpo.core.settings import Count, Strict, chosen_from
 from unmdpo.data.identity import Prompt
+from unmdpo.data.places import DataPlace
 from unmdpo.data.strength import PairRule
 from unmdpo.engine.inference.endpoints import Endpoint
-from unmdpo.engine.settings import ModelSource
+from unmdpo.engine.inference.function_files import function_files
+from unmdpo.engine.settings import ModelPlace, ModelSource, Template
 
 Judge = Callable[[Sequence[Prompt], Sequence[str]], list[float]]  # scores of responses, one by one
 
@@ -21,15 +26,37 @@ class JudgeSettings(Strict):
 
 
 class RewardModelSettings(JudgeSettings):
-    path: Place = Field(description="Hub name or local folder of a sequence classifier")
+    path: ModelPlace = Field(description="Hub name or local folder of a sequence classifier")
     revision: str | None = Field(None, description="of the Hub model")
     label: int | str | None = Field(None, description="which output is the score, if there are several")
-    template: str | None = Field(None, description="Jinja text, or a .jinja file, if it has no chat template")
+    template: Template = Field(None, description="Jinja text, or a .jinja file, if it has no chat template")
     trust_remote_code: bool = Field(False, description="run code that comes with the model")
 
 
+class FunctionName(Place):
+    """`package.module:function`. What it does is in its module, and in those of the user's own that it imports."""
+
+    @classmethod
+    def checked(cls, value: object) -> Self:
+        name = super().checked(value)
+        if not re.fullmatch(r"[\w.]+:\w+", name):
+            raise ValueError("should be package.module:function")
+        return name
+
+    @property
+    def identity(self) -> Any:
+        return {"name": str(self), **super().identity}
+
+    @property
+    def missing(self) -> bool:
+        return False  # it is looked for when it is called
+
+    def files(self) -> dict[str, Path]:
+        return function_files(self)
+
+
 class FunctionSettings(JudgeSettings):
-    function: str = Field(pattern=r"^[\w.]+:\w+$", description="package.module:function")
+    function: FunctionName = Field(description="package.module:function")
 
 
 class EndpointSettings(Endpoint, JudgeSettings):
@@ -51,19 +78,14 @@ class EndpointSettings(Endpoint, JudgeSettings):
 class JudgeTraining(Strict):
     """How a judge is trained: a reward model, on pairs that policies do not learn from."""
 
-    path: Place = Field(description="preference pairs to learn from: a file, a folder or a Hub dataset")
+    path: DataPlace = Field(description="preference pairs to learn from: a file, a folder or a Hub dataset")
     source: str = Field("auto", description="the source's name; auto recognizes it by its columns")
     split: str = Field("train", description="the split to train on, or all")
     revision: str | None = Field(None, description="of the Hub dataset")
     config: str | None = Field(None, description="Hub configuration, or a subfolder")
     columns: dict[str, str] = Field({}, description="what a row is read for → its column")
     pairing: PairRule = Field(PairRule(), description="which of several scored responses are compared")
-    model: Place | None = Field(
-        None, description="Hub name or folder of the model it starts from; default: the recipe's"
-    )
-    model_revision: str | None = Field(None, description="of that model on the Hub")
-    template: str | None = Field(None, description="Jinja text, or a .jinja file, if that model has no chat template")
-    trust_remote_code: bool = Field(False, description="run code that comes with that model")
+    model: ModelSource | None = Field(None, description="what it starts from; default: the recipe's model")
     held_out: Annotated[float, Field(ge=0.01, le=0.9)] = Field(
         0.1, description="share of the prompts to measure it on"
     )
@@ -98,39 +120,37 @@ class JudgeKind:
     key: str  # the setting that identifies this kind in a recipe
     open: Callable[[Any], Any]  # settings → a `Judge`, or a `PairwiseJudge` if pairwise; not for trained ones
     check: Callable[[Any], None] | None = None  # raises now what judging would raise hours later
-    files: Callable[[Any], list[str | None]] | None = None  # local files that its scores depend on
     model: Callable[[Any], ModelSource] | None = None  # the model it runs on this machine
     local: bool = False  # runs a model on this machine
     pairwise: bool = False  # compares each response with the baseline's
 
 
-def _code(name: str) -> Code:
-    return Code(f"unmdpo.engine.inference.{name}")
+REWARD_MODEL, FUNCTION = "unmdpo.engine.inference.reward_model", "unmdpo.engine.inference.function_judge"
+PAIRWISE = Code("unmdpo.engine.inference.pairwise:PairwiseJudge")
+TEXT = Code("unmdpo.engine.inference.text_judge:TextJudge")
 
 
 def _pairwise_judge(settings: EndpointSettings) -> Any:
-    return _code("pairwise:PairwiseJudge" if settings.logprobs else "text_judge:TextJudge")(settings)
+    return (PAIRWISE if settings.logprobs else TEXT)(settings)
 
 
 _ROWS = (
     JudgeKind(
         "reward-model", "a sequence classifier with one output", RewardModelSettings, key="path",
-        open=_code("reward_model:open_reward_model"), check=_code("reward_model:check_reward_model"),
-        files=lambda settings: [settings.path], model=_code("reward_model:reward_model_source"), local=True,
+        open=Code(f"{REWARD_MODEL}:open_reward_model"), check=Code(f"{REWARD_MODEL}:check_reward_model"),
+        model=Code(f"{REWARD_MODEL}:reward_model_source"), local=True,
     ),
     JudgeKind(
         "trained", "a reward model that is trained here", TrainedJudge, key="train",
-        open=_code("reward_model:open_reward_model"), check=_code("reward_model:check_start_of_judge"), local=True,
+        open=Code(f"{REWARD_MODEL}:open_reward_model"), check=Code(f"{REWARD_MODEL}:check_start_of_judge"), local=True,
     ),
     JudgeKind(
         "function", "a Python function of prompts and responses", FunctionSettings, key="function",
-        open=_code("function_judge:open_function"), check=_code("function_judge:check_function"),
-        files=_code("function_judge:function_files"),
+        open=Code(f"{FUNCTION}:open_function"), check=Code(f"{FUNCTION}:check_function"),
     ),
     JudgeKind(
         "endpoint", "a model behind an OpenAI-compatible API that compares pairs", EndpointSettings, key="endpoint",
-        open=_pairwise_judge, check=_code("judge_prompt:check_endpoint_judge"), pairwise=True,
-        files=lambda settings: [settings.prompt],
+        open=_pairwise_judge, check=Code("unmdpo.engine.inference.judge_prompt:check_endpoint_judge"), pairwise=True,
     ),
 )  # fmt: skip
 JUDGES: dict[str, JudgeKind] = {row.name: row for row in _ROWS}

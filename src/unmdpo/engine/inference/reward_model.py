@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from unmdpo.core.errors import UserError, did_you_mean
 from unmdpo.data.identity import Prompt
-from unmdpo.engine.inference.judges import Judge, JudgeTraining, RewardModelSettings, TrainedJudge
+from unmdpo.engine.inference.judges import Judge, RewardModelSettings, TrainedJudge
 from unmdpo.engine.inference.padding import of_one_length, padding_is_harmless, shortest_and_longest
 from unmdpo.engine.models import check_reachable, explaining
 from unmdpo.engine.pairs.padding import alike, padded
@@ -124,22 +124,10 @@ def check_reward_model(settings: RewardModelSettings) -> None:
 
 def check_start_of_judge(settings: TrainedJudge) -> None:
     """The model that a judge starts from, if it is not the recipe's own."""
-    source = start_of_judge(settings.train)
+    source = settings.train.model
     if source is not None:
         check_reachable(source)
         Encoder.of(source)
-
-
-def start_of_judge(training: JudgeTraining) -> ModelSource | None:
-    """None: the recipe's model."""
-    if training.model is None:
-        return None
-    return ModelSource(
-        path=training.model,
-        revision=training.model_revision,
-        template=training.template,
-        trust_remote_code=training.trust_remote_code,
-    )
 
 
 def reward_model_source(settings: RewardModelSettings) -> ModelSource:

@@ -1,12 +1,9 @@
 """What a stage is: the settings that affect its result, the stages it needs, and the work itself."""
 
-import hashlib
 import inspect
-import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
@@ -14,13 +11,13 @@ import torch
 
 from unmdpo.core.errors import OutOfMemory, UserError
 from unmdpo.core.settings import Strict
-from unmdpo.engine.models import read_template
-from unmdpo.engine.settings import ComputeSettings, LoggingSettings, ModelSource
+from unmdpo.engine.settings import ComputeSettings, LoggingSettings
 from unmdpo.recipe import Recipe
 from unmdpo.stages.shared.estimates import Cost, Estimates
 from unmdpo.store.artifact import Artifact, ArtifactFile
 from unmdpo.store.code import code_digest
-from unmdpo.store.fingerprints import Fingerprints, by_content
+from unmdpo.store.keys import stage_key
+from unmdpo.store.pins import Pins
 from unmdpo.store.store import state_of
 
 # oneDNN's setting at process start. After one bfloat16 product on a processor without bfloat16, PyTorch turns oneDNN
@@ -30,16 +27,9 @@ ONEDNN = bool(torch.backends.mkldnn.enabled)
 VALIDATED = "[validation]"  # ends the names of stages that do on the validation rows what others do in training
 # By default: as many ranks as `compute.ranks` says. On request: one, unless `compute.ranks_of` names the kind.
 Ranked = Literal["never", "by default", "on request"]
-Files = dict[str, dict[str, str] | None]  # path → name → SHA-256; None for a name on the Hub
 Notes = dict[str, Any]  # what a stage adds to its manifest: tokens, FLOPs, …
 S = TypeVar("S", bound=Strict)
 T = TypeVar("T")
-
-
-class PinnedModel(ModelSource):
-    """A model as named in a recipe, with checksums of its files if it is a local folder."""
-
-    files: dict[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +47,7 @@ class Kind(Generic[S]):
 
     @property
     def code(self) -> str:
-        """A digest of the code that makes its results."""
+        """A digest of the code that makes its results, as it is now."""
         return code_digest(Path(inspect.getfile(inspect.unwrap(self.work))))
 
     def stage_name(self, *parts: object) -> str:
@@ -69,21 +59,10 @@ class Kind(Generic[S]):
 class Stage(Generic[S]):
     kind: Kind[S]
     name: str  # unique in a run
-    settings: S  # everything that affects the result
+    settings: S  # everything that affects the result, with every place pinned
     inputs: Mapping[str, "Stage[Any]"] = field(default_factory=dict)
-
-    @cached_property
-    def key(self) -> str:
-        """A digest of the settings, the inputs' keys and the code. Local files count by what is in them, not by where
-        they lie."""
-        described = {
-            "kind": self.kind.name,
-            "code": self.kind.code,
-            "settings": by_content(self.settings.model_dump(mode="json")),
-            "inputs": {name: stage.key for name, stage in self.inputs.items()},
-        }
-        text = json.dumps(described, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
+    code: str = ""  # the digest of its code when the run began
+    key: str = ""
 
     @property
     def place(self) -> str:
@@ -137,31 +116,32 @@ class Job(Generic[S]):
 
 @dataclass
 class Graph:
+    """A recipe's stages while they are put together. A run that is read from its record has the code and the places
+    that stand there."""
+
     recipe: Recipe
-    fingerprints: Fingerprints
+    pins: Pins
     borrowed: Mapping[str, Stage[Any]] = field(default_factory=dict)  # scales from other runs, by name
+    code: dict[str, str] = field(default_factory=dict)  # of each kind, by name
+    places: Mapping[str, str] = field(default_factory=dict)  # recorded ones, by stage
     stages: dict[str, Stage[Any]] = field(default_factory=dict)  # by name, inputs first
-    pinned: dict[str, PinnedModel] = field(default_factory=dict)  # models by their settings: most stages have one
 
     def stage(self, kind: Kind[S], settings: S, inputs: Mapping[str, Stage[Any]], name: str | None = None) -> Stage[S]:
         """Adds a stage, or returns the existing one with this name, which must be the same."""
-        new = Stage(kind, name or kind.name, settings, inputs)
-        existing: Stage[S] = self.stages.setdefault(new.name, new)
-        if existing is not new and (existing.kind is not kind or existing.settings != settings):
-            raise UserError(f"two different stages would be named '{new.name}': choose other names in the recipe")
+        name = name or kind.name
+        pinned = self.pins.pin(settings)
+        if name not in self.stages:
+            if kind.name not in self.code:
+                self.code[kind.name] = kind.code
+            code = self.code[kind.name]
+            keys = {role: stage.key for role, stage in inputs.items()}
+            key = (
+                self.places[name].rpartition("/")[2]
+                if name in self.places
+                else stage_key(kind.name, code, pinned, keys)
+            )
+            self.stages[name] = Stage(kind, name, pinned, inputs, code, key)
+        existing: Stage[S] = self.stages[name]
+        if existing.kind is not kind or existing.settings != pinned:
+            raise UserError(f"two different stages would be named '{name}': choose other names in the recipe")
         return existing
-
-    def pin_model(self, model: ModelSource) -> PinnedModel:
-        """The model with checksums of the files that affect its output, and its chat template's text."""
-        key = model.model_dump_json()
-        if key not in self.pinned:
-            template = None if model.template is None else read_template(model.template)
-            files = self.fingerprints.of_model(model.path)
-            self.pinned[key] = PinnedModel(**(dict(model) | {"template": template}), files=files)
-        return self.pinned[key]
-
-    def files(self, places: Iterable[str | None]) -> Files:
-        return {place: self.fingerprints.of(place) for place in places if place is not None}
-
-    def data_files(self, places: Iterable[str | None]) -> Files:
-        return {place: self.fingerprints.of_data(place) for place in places if place is not None}

@@ -36,7 +36,7 @@ from unmdpo.objectives import beta_ln_from_lengths
 from unmdpo.scale import PolicyTimeScale
 from unmdpo.stages.shared.base import Job, Notes
 from unmdpo.stages.shared.files import PAIRS
-from unmdpo.store.fingerprints import by_content
+from unmdpo.store.keys import identity_of
 from unmdpo.store.store import versions
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def prove_in(job: Job[Any], scorer: PairScorer) -> Notes:
 
 def _key(job: Job[Any], scorer: PairScorer, pairs: EncodedPairs) -> str:
     described = {
-        "model": by_content(job.settings.model.model_dump(mode="json")),
+        "model": identity_of(job.settings.model),
         "class": type(scorer.model).__name__,
         "dtype": str(scorer.model.dtype),
         "quantized": getattr(scorer.model, "hf_quantizer", None) is not None,
