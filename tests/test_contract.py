@@ -186,7 +186,7 @@ def test_the_commands_know_them(registered, described, tmp_path):
     choices = json.loads(schema())["$defs"]
     assert "hinge" in choices["PolicyRecipe"]["properties"]["objective"]["enum"]
     assert "half" in choices["ScaleRecipe"]["properties"]["estimator"]["enum"]
-    assert "duels" in choices["DataRecipe"]["properties"]["source"]["enum"]
+    assert "duels" in choices["DataRecipe"]["properties"]["source"]["anyOf"][0]["enum"]
     judges = choices["EvaluationRecipe"]["properties"]["judge"]["anyOf"]
     assert any("word" in kind["properties"] for kind in judges)
 

@@ -297,5 +297,5 @@ def test_what_cannot_be_computed_is_not_met(write):
 
 def test_needs_votes_of_single_annotators(write):
     path = write([{"prompt": "Q", "chosen": "a", "rejected": "b", "strength": 1}])
-    with pytest.raises(UserError, match="these sources have them: helpsteer3, helpsteer2, pandalm"):
+    with pytest.raises(UserError, match="these sources have them: helpsteer3, helpsteer2"):
         audit_strength(DataRef(path, None))

@@ -130,19 +130,12 @@ COMMANDS = {
     "recipe with no such character": (["run", "{folder}/character.yaml"], "a character that does not exist"),
 }
 HELPSTEER2 = {"prompt": "p", "response_1": "a", "response_2": "b", "preference_strength": 1}
-PANDALM = {
-    "instruction": "i", "input": "", "response1": "a", "response2": "b",
-    "annotator1": 1, "annotator2": 1, "annotator3": 1,
-}  # fmt: skip
 SCORED = {"prompt": "p", "response": "a", "scores": [1.0]}
 OTHERS = {
     "helpsteer2 without columns": ({}, "row 1: column 'prompt' is missing"),
     "helpsteer2 strength in words": (HELPSTEER2 | {"preference_strength": "x"}, "row 1: 'preference_strength'"),
     "helpsteer2 strength too large": (HELPSTEER2 | {"preference_strength": 9}, "from -3 to 3, not 9"),
     "helpsteer2 prompt that is a number": (HELPSTEER2 | {"prompt": 3}, "row 1: 'prompt' should be text"),
-    "pandalm without columns": ({}, "row 1: column 'instruction' is missing"),
-    "pandalm unknown vote": (PANDALM | {"annotator1": 7}, "row 1: 'annotator1' .* from 0 to 2, not 7"),
-    "pandalm response that is a number": (PANDALM | {"response1": 5}, "row 1: 'response1' should be text"),
     "scored without columns": ({}, "row 1: column 'prompt' is missing"),
     "scored in words": (SCORED | {"scores": "x"}, "row 1: 'scores' should be a list"),
     "scored by nobody": (SCORED | {"scores": []}, "row 1: 'scores' is empty"),

@@ -95,7 +95,8 @@ def test_a_model_without_a_template_is_given_one(place, tmp_path):
     given = ["--model", place / "model", "--template", tmp_path / "mine.jinja", "--out", out]
     done = run("init", place / "votes.jsonl", *given)
     assert done.exit_code == 0, done.output
-    assert load_recipe(str(out)).model.template == str(tmp_path / "mine.jinja")
+    assert str(tmp_path / "mine.jinja") in out.read_text()
+    assert load_recipe(str(out)).model.template == text
 
 
 def test_what_cannot_be_looked_at(tmp_path, write):

@@ -15,7 +15,6 @@ from unmdpo.data import DataRef, PairRule, SourceSettings, StrengthRule, load_co
 from unmdpo.data.bad import BadRowLimit
 from unmdpo.data.load import Reading, load
 from unmdpo.data.readers import files
-from unmdpo.data.readers import gzip_file as unpacked
 from unmdpo.data.strength import MOST_PAIRS
 
 
@@ -244,11 +243,11 @@ def test_other_limits_are_refused(given):
 
 
 def test_a_gzipped_file_that_unpacks_to_no_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(unpacked, "SUSPICIOUS", 1 << 20)
+    monkeypatch.setattr(files, "MAX_ROW_BYTES", 1 << 20)
     path = tmp_path / "pairs.jsonl.gz"
     for content in (b" " * 5_000_000, b'{"prompt": "' + b"a" * 5_000_000 + b'"}'):
         path.write_bytes(gzip.compress(content))
-        with pytest.raises(DataError, match=r"pairs\.jsonl\.gz: unpacks to more than 200 times its size"):
+        with pytest.raises(DataError, match=r"pairs\.jsonl\.gz, row 1: is longer than 1,048,576 bytes"):
             load_comparisons(str(path))
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from unmdpo.core.errors import UserError
-from unmdpo.data import load_comparisons
+from unmdpo.data import SourceSettings, StrengthRule, load_comparisons
 
 TEXTS = {"instruction": "Two plus two?", "response1": "Four.", "response2": "Five."}
 
@@ -32,23 +32,16 @@ def record(*answers, status=None):
     }  # fmt: skip
 
 
-def choice(accept, answer="accept", ids=(0, 1)):
-    options = [{"id": ids[0], "text": "Four."}, {"id": ids[1], "text": "Five."}]
-    return {"text": "Two plus two?", "options": options, "accept": accept, "answer": answer, "_view_id": "choice"}
-
-
 @pytest.mark.parametrize(
     ("row", "votes"),
     [
         (task("left"), ()),
         (task("left", "left", "right"), (1, 1, -1)),
         (task("left", "right", "left", cancelled=(1,)), (1, 1)),
-        (task("A is slightly better", "A is much better", kind="choices"), (1, 3)),
-        (record("response1"), ()),
-        (record("response1", "response2", "response1", status=["submitted", "discarded", "submitted"]), (1, 1)),
-        ({"id": "1", "fields": TEXTS, "responses": {"best": [{"value": "response1", "user_id": "u"}]}}, ()),
-        (choice([0]), ()),
-        (choice(["x"], ids=("x", "y")), ()),
+        (task("1", "2", "a", kind="choices"), (1, -1, 1)),
+        (record("a"), ()),
+        (record("1", "2", "1", status=["submitted", "discarded", "submitted"]), (1, 1)),
+        ({"id": "1", "fields": TEXTS, "responses": {"best": [{"value": "a", "user_id": "u"}]}}, ()),
     ],
 )
 def test_labels_of_each_tool(write, row, votes):
@@ -63,23 +56,19 @@ def test_a_whole_file_of_label_studio(tmp_path):
     assert [row.chosen for row in load_comparisons(str(path))] == ["Four.", "Five."]
 
 
-def test_options_are_known_by_their_id_wherever_they_are_shown(write):
-    shuffled = choice([0], ids=(1, 0))
-    (found,) = load_comparisons(write([shuffled]))
-    assert found.chosen == "Five."
-
-
-def test_what_says_nothing_is_counted(write):
-    data = load_comparisons(write([choice([0]), choice([], "ignore"), choice([])]))
-    assert len(data) == 1
-    assert data.left_out == {"the annotator rejected or skipped the task": 1, "there is no label": 1}
+def test_words_of_a_tool_are_mapped(write):
+    """A label question may have any answers."""
+    rows = [record("response1"), record("response2")]
+    with pytest.raises(UserError, match=r"strength: \{labels: \{response1: \?, response2: \?\}\}"):
+        load_comparisons(write(rows))
+    rule = StrengthRule(labels={"response1": "a", "response2": "b"})
+    data = load_comparisons(write(rows), settings=SourceSettings(strength=rule))
+    assert [row.chosen for row in data] == ["Four.", "Five."]
 
 
 @pytest.mark.parametrize(
     ("row", "why"),
     [
-        (choice([5]), "names an option that there is not"),
-        (choice([0]) | {"options": [{"id": 0, "text": "Four."}]}, "two objects with an id and a text"),
         (task("left") | {"data": "x"}, "'data' should be an object"),
         (task("left") | {"data": {"answer1": "Four.", "answer2": "Five."}}, "the task has no prompt"),
         ({"fields": [], "responses": {}}, "should be objects"),

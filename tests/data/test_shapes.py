@@ -8,7 +8,7 @@ import datasets
 import pyarrow
 import pytest
 
-from tests.worlds.shapes import PAIR, PROMPT, SHAPES, battle, said, shp, talk, user, webgpt
+from tests.worlds.shapes import PAIR, PROMPT, SHAPES, battle, said, shp, talk, user
 from unmdpo.core.errors import DataError, UserError
 from unmdpo.data import SOURCES, DataRef, SourceSettings, StrengthRule, load_comparisons
 from unmdpo.data.comparison import BOTH_BAD
@@ -87,11 +87,6 @@ def test_histories_that_differ_are_left_out_and_counted(write):
 def test_an_unknown_winner_is_a_bad_row(write):
     with pytest.raises(DataError, match="'winner' is 'model_c'; did you mean 'model_"):
         load_comparisons(write([battle("model_c"), battle("model_a")]))
-
-
-def test_scores_beyond_their_scale(write):
-    with pytest.raises(DataError, match="'score_0' should be from -1 to 1, not 2"):
-        load_comparisons(write([webgpt(2.0)]))
 
 
 def test_usual_thresholds_give_way_to_the_users(write):

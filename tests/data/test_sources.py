@@ -98,19 +98,6 @@ def test_helpsteer2_two_turns_of_one_speaker_are_an_error(write):
 # --- PandaLM --------------------------------------------------------------------------------------
 
 
-def test_pandalm_net_votes(write):
-    base = {"instruction": "Do", "input": "this", "response1": "a", "response2": "b"}
-    rows = [
-        base | {"annotator1": 2, "annotator2": 2, "annotator3": 0},
-        base | {"annotator1": 1, "annotator2": 1, "annotator3": 1},
-        base | {"annotator1": 1, "annotator2": 2, "annotator3": 0},
-    ]
-    data = load_comparisons(write(rows))
-    assert [(r.chosen, r.strength, r.votes) for r in data] == [("b", 2, (1, 1, 0)), ("a", 3, (1, 1, 1))]
-    assert data.rows[0].prompt == (Message("user", "Do\n\nthis"),)
-    assert len(data.ties) == 1
-
-
 # --- Generic preference data ----------------------------------------------------------------------
 
 PREFERENCE_SHAPES = {

@@ -6,9 +6,7 @@ from hypothesis import strategies as st
 
 from unmdpo.core.errors import UserError
 from unmdpo.data import DataRef, PairRule, SourceSettings, StrengthRule, load_comparisons
-from unmdpo.data.load import Reading, first_rows, load
-from unmdpo.data.sources import SOURCES
-from unmdpo.data.uses import uses
+from unmdpo.data.load import Reading, load
 
 REAL = SourceSettings(strength=StrengthRule(continuous=True))
 
@@ -76,7 +74,6 @@ def test_a_weight_is_read_and_said(write):
     sides = [{"prompt": f"{k}?", "response_a": "x", "response_b": "y", "label": "a", "sure": k} for k in (1, 2)]
     read = load(DataRef(write(sides)), Reading(source="sides", columns={"weight": "sure"}))
     assert [row.weight for row in read] == [1.0, 2.0]
-    assert uses(SOURCES["preference"], first_rows(DataRef(write(rows))))["weight"] == "the weight"
 
 
 @pytest.mark.parametrize(("weight", "why"), [(-1, "zero or more"), ("much", "should be a number"), (1e400, "finite")])

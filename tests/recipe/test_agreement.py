@@ -35,27 +35,27 @@ def refused(match, *given, **more):
         described(*given, **more)
 
 
-def test_scale_and_pilots_follow_the_policy():
-    plain = described({"a": using(), "b": using(objective="unm-ao")})
-    assert plain.scale_settings("q") | {"tau": 1.0, "levels": None} == plain.scale_settings("q")
-    both = described({"a": using(tau=0.5, levels=LEVELS), "b": using(tau=0.5, levels=LEVELS, objective="unm-ao")})
-    for found in (both.scale_settings("q"), both.pilot_settings):
-        assert (found["tau"], found["levels"]) == (0.5, LEVELS)
+def test_one_margin_at_the_top_is_everybody_s():
+    policies = {"a": using(), "b": using(objective="unm-ao"), "dpo": {"objective": "dpo"}}
+    plain = described(policies)
+    assert plain.scale_settings("q")["tau"] == plain.pilot_settings["tau"] == 1.0
+    whole = described(policies, margin={"tau": 0.5, "levels": LEVELS})
+    for settings in (whole.scale_settings("q"), whole.pilot_settings, whole.choice_of(whole.policies["a"]).settings):
+        assert (settings["tau"], settings["levels"]) == (0.5, LEVELS)
+    assert whole.choice_of(whole.policies["dpo"]).settings == {}
 
 
-def test_policies_that_disagree_need_a_word_about_it():
-    policies = {"a": using(tau=0.5), "b": using(tau=1.0)}
-    refused(r"a: τ = 0\.5, b: τ = 1\).*scales\.q\.settings\.tau", policies)
-    said = described(policies, {"q": {"estimator": "pooled", "settings": {"tau": 0.5}}})
-    assert said.scale_settings("q")["tau"] == said.pilot_settings["tau"] == 0.5
-    refused("what uses it has another margin", policies, {"q": {"estimator": "pooled", "settings": {"tau": 2}}})
-    refused(r"m = \[0\.5, 1\.0, 4\.0\].*settings\.levels", {"a": using(levels=LEVELS), "b": using()})
-    apart = {name: {"estimator": "pooled"} for name in ("q", "r")}
-    two = {"a": using(tau=0.5), "b": using("r")}
-    refused(r"pilots are made with one margin.*pilots\.settings\.tau", two, apart)
-    chosen = described(two, apart, pilots={"settings": {"tau": 1.0}})
-    assert chosen.pilot_settings["tau"] == 1.0
-    assert chosen.scale_settings("q")["tau"] == 0.5
+def test_a_policy_that_disagrees_with_its_scale_is_refused_unless_the_scale_says_so():
+    policies = {"a": using(tau=0.5), "b": using()}
+    refused(r"a has tau = 0\.5, and this has 1\.0: set `margin` .* or say scales\.q\.settings\.tau", policies)
+    refused(r"a has levels = .*scales\.q\.settings\.levels", {"a": using(levels=LEVELS)})
+    study = described(policies, {"q": {"estimator": "pooled", "settings": {"tau": 1.0}}})
+    assert study.choice_of(study.policies["a"]).settings["tau"] == 0.5
+    assert study.scale_settings("q")["tau"] == study.pilot_settings["tau"] == 1.0
+    own = {"q": {"estimator": "pooled", "settings": {"tau": 0.5}}}
+    refused(r"scale q has tau = 0\.5, and this has 1\.0: .* or say pilots\.settings\.tau", {"a": using(tau=0.5)}, own)
+    chosen = described({"a": using(tau=0.5)}, own, pilots={"settings": {"tau": 1.0}})
+    assert (chosen.pilot_settings["tau"], chosen.scale_settings("q")["tau"]) == (1.0, 0.5)
     refused("objective 'fixed-margin'", {"a": using()}, pilots={"settings": {"taw": 1.0}})
 
 
@@ -67,14 +67,12 @@ def test_what_has_no_margin_is_left_alone():
     assert not any("tau" in loaded.scale_settings(name) for name in scales)
 
 
-def test_beta_follows_policies_of_the_same_kind():
+def test_a_policy_s_own_beta_is_said_of_its_scale_too():
     scales = {"q": {"estimator": "pooled", "length_normalized": True}}
     own = using(objective="ulnm-wr", beta=9.0)
-    assert described({"a": own, "b": using(beta=0.1)}, scales).scale_beta("q") == 9.0  # the other is not per token
-    assert described({"a": using(objective="ulnm-wr")}, scales).scale_beta("q") is None
-    refused(r"several β \(a: 9\.0, b: default\)", {"a": own, "b": using(objective="ulnm-wr")}, scales)
-    said = {"q": scales["q"] | {"beta": 5.0}}
-    assert described({"a": own, "b": using(objective="ulnm-wr")}, said).scale_beta("q") == 5.0
+    refused(r"a has β = 9\.0: say scales\.q\.beta", {"a": own}, scales)
+    said = described({"a": own, "b": using(beta=0.1)}, {"q": scales["q"] | {"beta": 9.0}})  # b's is not per token
+    assert said.scales["q"].beta == 9.0
 
 
 def test_the_papers_study_of_margins_keeps_its_scale():
@@ -86,9 +84,11 @@ def test_the_papers_study_of_margins_keeps_its_scale():
 def test_all_of_it_reaches_the_work(tmp_path, scale):
     """The pilots' objective, the fitting loss, and the evidence."""
     objective = {"seq": "unm-wr", "ln": "ulnm-wr"}[scale]
-    policies = {"p": using(scale, objective, tau=0.5, beta=0.2), "dpo": {"objective": "dpo"}}
-    scales = {scale: {"estimator": "pooled", "length_normalized": scale == "ln", "settings": {"updates": 5}}}
-    small = recipe(world(tmp_path), policies=policies, scales=scales, evaluation=None)
+    policies = {"p": using(scale, objective, beta=0.2), "dpo": {"objective": "dpo"}}
+    scales = {
+        scale: {"estimator": "pooled", "length_normalized": scale == "ln", "settings": {"updates": 5}, "beta": 0.2}
+    }
+    small = recipe(world(tmp_path), policies=policies, scales=scales, evaluation=None, margin={"tau": 0.5})
     run = execute(open_run(small, Store(tmp_path / "store")), until=f"scale[{scale}]")
     assert run.stages["pilot[0]"].settings.objective.resolved.tau == 0.5
     assert run.artifact(f"scale[{scale}]").manifest["settings"]["estimator"]["settings"]["tau"] == 0.5
@@ -102,7 +102,7 @@ def test_all_of_it_reaches_the_work(tmp_path, scale):
 
 
 def test_levels_that_the_data_exceeds_are_reported_by_the_pilots(tmp_path):
-    small = recipe(world(tmp_path), policies={"p": using("seq", levels=[1.0])}, evaluation=None,
+    small = recipe(world(tmp_path), policies={"p": using("seq")}, evaluation=None, margin={"levels": [1.0]},
                    scales={"seq": {"estimator": "pooled"}})  # fmt: skip
     with pytest.raises(UserError, match="strength 3 is outside the map's 1 levels"):
         execute(open_run(small, Store(tmp_path / "store")))

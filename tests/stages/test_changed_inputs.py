@@ -8,7 +8,7 @@ import pytest
 
 from tests.worlds.pipeline import judged_by_function, problems, recipe, world
 from unmdpo.core.errors import UserError
-from unmdpo.engine.inference.function_files import function_files
+from unmdpo.core.functions import function_files
 from unmdpo.engine.inference.function_judge import open_function
 from unmdpo.engine.inference.judges import FunctionSettings
 from unmdpo.execute import execute

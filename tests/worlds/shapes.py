@@ -75,24 +75,6 @@ def arena_140k(winner):
     }
 
 
-def summary(choice, confidence, first=" Keys.", second=" Lost my keys."):
-    return {
-        "info": {"id": "t3", "post": "I lost my keys.", "title": "Keys", "subreddit": "tifu", "site": None, "article": None},
-        "summaries": [{"text": first, "policy": "sup", "note": None}, {"text": second, "policy": "ref", "note": "ok"}],
-        "choice": choice, "worker": "w", "batch": "b", "split": "train", "extra": {"confidence": confidence},
-    }  # fmt: skip
-
-
-def webgpt(score, first="Scattering [1].", second="The sea."):
-    return {
-        "question": {"dataset": "eli5", "id": "a", "full_text": "Why is the sky blue?"},
-        "quotes_0": {"title": ["Sky"], "extract": ["Blue."]}, "answer_0": first,
-        "tokens_0": {"prefix": [1], "completion": [2]}, "score_0": score,
-        "quotes_1": {"title": [], "extract": []}, "answer_1": second, "tokens_1": {"prefix": [1], "completion": [2]},
-        "score_1": -score,
-    }  # fmt: skip
-
-
 def shp(label, a, b):
     return {
         "post_id": "p", "domain": "askculinary_train", "upvote_ratio": 0.98, "history": "How to keep basil?",
@@ -121,17 +103,6 @@ SHAPES: dict[str, Shape] = {
             CONTEXT | {"response1": "Two.", "response2": "Three.", "overall_preference": 0, "individual_preference": []},
         ],
         [("Seven.", "Nine.", 2), ("Two.", "Three.", 0)],
-    ),
-    "HelpSteer3 edit_quality": Shape(
-        "helpsteer3-edits",
-        [CONTEXT | {"original_response": "Ten.", "good_edited_response": "Seven.", "bad_edited_response": "Nine.",
-                    "feedback": ["Not helpful."]}],
-        [BETTER],
-    ),
-    "HelpSteer3 edit": Shape(
-        "helpsteer3-edits",
-        [CONTEXT | {"original_response": "Nine.", "edited_response": "Seven.", "feedback": [], "change_summary": "c"}],
-        [BETTER],
     ),
     "HelpSteer2 preference": Shape(
         "helpsteer2",
@@ -209,27 +180,6 @@ SHAPES: dict[str, Shape] = {
          ("Freeze it.", "In water.", 1)],
         prompt="How to keep basil?",
     ),
-    "summaries, confidence from first to second": Shape(
-        "summaries",
-        [summary(1, 8), summary(0, 4), summary(0, 1), summary(1, 6), summary(0, None), summary(1, 5)],
-        [(" Lost my keys.", " Keys.", 3), (" Keys.", " Lost my keys.", 1), (" Keys.", " Lost my keys.", 3),
-         (" Lost my keys.", " Keys.", 1), (" Keys.", " Lost my keys.", 1), (" Lost my keys.", " Keys.", 0)],
-        prompt="SUBREDDIT: r/tifu\n\nTITLE: Keys\n\nPOST: I lost my keys.\n\nTL;DR:",
-    ),
-    "summaries, plain confidence": Shape(
-        "summaries",
-        [summary(0, 9), summary(1, 8), summary(0, 7), summary(0, 1)],
-        [(" Keys.", " Lost my keys.", 3), (" Lost my keys.", " Keys.", 3), (" Keys.", " Lost my keys.", 3),
-         (" Keys.", " Lost my keys.", 1)],
-        prompt="SUBREDDIT: r/tifu\n\nTITLE: Keys\n\nPOST: I lost my keys.\n\nTL;DR:",
-    ),
-    "WebGPT": Shape(
-        "webgpt",
-        [webgpt(0.5), webgpt(-1.0), webgpt(-0.25), webgpt(0.0)],
-        [("Scattering [1].", "The sea.", 2), ("The sea.", "Scattering [1].", 3), ("The sea.", "Scattering [1].", 1),
-         ("Scattering [1].", "The sea.", 0)],
-        prompt="Why is the sky blue?",
-    ),
     "PKU-SafeRLHF": Shape(
         "safe-rlhf",
         [safe(0, 1), safe(1, 1)],
@@ -276,19 +226,9 @@ SHAPES: dict[str, Shape] = {
         [("Seven.", "Nine.", 2)],
         left_out=2,
     ),
-    "AlpacaEval": Shape(
-        "alpaca-eval",
-        [{"instruction": "Name a prime.", "output_1": "Nine.", "output_2": "Seven.", "generator_1": "a", "generator_2": "b",
-          "dataset": "koala", "annotator": "x", "preference": value} for value in (1.9, 1.1, 1.5, 0, None, 1.6)],
-        [("Seven.", "Nine.", 3), ("Nine.", "Seven.", 3), ("Seven.", "Nine.", 1), ("Nine.", "Seven.", 0),
-         ("Nine.", "Seven.", 0)],
-        settings={"thresholds": (0.5, 0.75)},
-        left_out=1,
-    ),
-    "labels in words": Shape(
+    "labels with a sign": Shape(
         "sides",
-        [PROMPT | {"response_a": "Nine.", "response_b": "Seven.", "label": label}
-         for label in ("B is much better", "A slightly better", "B better", "tie", None)],
+        [PROMPT | {"response_a": "Nine.", "response_b": "Seven.", "label": label} for label in ("3", "-1", "+2", "0", None)],
         [("Seven.", "Nine.", 3), ("Nine.", "Seven.", 1), ("Seven.", "Nine.", 2), ("Nine.", "Seven.", 0)],
         left_out=1,
     ),
@@ -301,19 +241,13 @@ SHAPES: dict[str, Shape] = {
     "Argilla": Shape(
         "argilla",
         [{"id": "1", "status": "completed", "instruction": PROMPT["prompt"], "response1": "Nine.",
-          "response2": "Seven.", "best.responses": ["response2"], "best.responses.status": ["submitted"]}],
+          "response2": "Seven.", "best.responses": ["b"], "best.responses.status": ["submitted"]}],
         [BETTER],
     ),
     "Argilla, nested": Shape(
         "argilla",
         [{"fields": PROMPT | {"response1": "Nine.", "response2": "Seven."},
-          "responses": {"best": [{"value": "response2", "user_id": "u"}]}}],
-        [BETTER],
-    ),
-    "Prodigy": Shape(
-        "prodigy",
-        [{"text": PROMPT["prompt"], "options": [{"id": 1, "text": "Nine."}, {"id": 0, "text": "Seven."}],
-          "accept": [0], "answer": "accept"}],
+          "responses": {"best": [{"value": "2", "user_id": "u"}]}}],
         [BETTER],
     ),
     "Skywork": Shape("preference", [{"chosen": talk("Seven."), "rejected": talk("Nine."), "source": "m"}], [BETTER]),
@@ -342,24 +276,6 @@ SHAPES: dict[str, Shape] = {
     ),
     "RewardBench": Shape(
         "preference", [PROMPT | PAIR | {"chosen_model": "m", "rejected_model": "n", "subset": "s", "id": 0}], [BETTER]
-    ),
-    "RewardBench 2": Shape(
-        "good-and-bad",
-        [PROMPT | {"id": "tied:0", "chosen": ["Seven.", "Two."], "rejected": ["Nine."], "num_correct": 2,
-                   "num_incorrect": 1, "total_completions": 3, "models": ["m"], "subset": "Ties"}],
-        [BETTER, ("Two.", "Nine.", 1)],
-    ),
-    "PandaLM": Shape(
-        "pandalm",
-        [{"idx": 0, "instruction": "Name a prime.", "input": "", "response1": "Nine.", "response2": "Seven.",
-          "annotator1": 2, "annotator2": 2, "annotator3": 0}],
-        [("Seven.", "Nine.", 2)],
-    ),
-    "PandaLM training": Shape(
-        "pandalm-training",
-        [{"inputs": {"instruction": "Name a prime.", "input": "", "response1": "Nine.", "response2": "Seven."},
-          "outputs": {"evaluation_result": result, "evaluation_reason": "r"}} for result in ("2", "Tie")],
-        [BETTER, ("Nine.", "Seven.", 0)],
     ),
     "TRL, standard": Shape("preference", [PROMPT | PAIR], [BETTER]),
     "TRL, conversational": Shape(

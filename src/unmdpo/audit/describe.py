@@ -20,20 +20,23 @@ from unmdpo.core.files import expand_home
 from unmdpo.core.margins import StrengthMap
 from unmdpo.data.columns import rename_columns, without
 from unmdpo.data.comparison import BOTH_BAD, Comparison, Comparisons
-from unmdpo.data.identity import Prompt
-from unmdpo.data.load import DataRef, Reading, first_rows, load
+from unmdpo.data.identity import Prompt, comparable
+from unmdpo.data.load import DataRef, Reading, first_rows, load, source_named
 from unmdpo.data.panels import read_prompts
 from unmdpo.data.rows import Row
-from unmdpo.data.sources import SOURCES, Source
+from unmdpo.data.sources import Source
+from unmdpo.data.sources.pair_texts import PROMPTS, SYSTEMS
 from unmdpo.data.sources.preference import strength_columns
-from unmdpo.data.uses import uses
 
 OTHER_SPLITS = ("validation", "test")
 EVERY = 1 << 62  # bad rows: what else is wrong with another split does not matter here
 MARKUP = re.compile(
     r"<\|im_start\|>|<\|start_header_id\|>|<start_of_turn>|\[/?INST\]|<\|(user|assistant|system)\|>|<<SYS>>"
 )
+# Columns of text that some source reads beside those that it needs.
+READ = {*PROMPTS, *SYSTEMS, "domain", "language", "strength", "tools", "history", "source", "subset"}
 SAMPLE = 2_000  # comparisons that a tokenizer is tried on
+MIN_REPEATED_CHARACTERS = 12  # a shorter prompt may begin an answer by chance
 LONG = 80  # characters from which an answer can be said to be cut off
 ENDED = re.compile(r"[.!?…:;\"'”’)\]}>*_`|~=\-–—/\\$%0-9。！？）」』】\u0600-\u06ff\U0001f000-\U0001faff✨️☺️❤]\s*\Z")
 SCRIPTS = {
@@ -91,7 +94,7 @@ class Description:
     split: str | None
     source: str
     columns: tuple[str, ...]  # by which it was recognized
-    uses: dict[str, str]  # column → what it is read for, empty if it is left alone
+    others: tuple[str, ...]  # further columns, which it may read or not
     strength_from: str
     unread: list[str]  # columns of prose among those that are left alone
     read: int = 0
@@ -116,6 +119,7 @@ class Description:
     repeated: int = 0  # rows that say what another said
     contradicted: int = 0  # pairs that were judged both ways
     same_answer: int = 0
+    repeats_prompt: int = 0  # answers that begin with the whole prompt
     empty_answers: int = 0
     markup: int = 0  # prompts that hold a chat template's own marks, and would be rendered twice
     files: set[str] = field(default_factory=set)
@@ -165,15 +169,15 @@ def _is_prose(values: Iterable[Any]) -> bool:
 def _described(
     ref: DataRef, reading: Reading, data: Comparisons, against: Sequence[str]
 ) -> tuple[Description, list[Comparison]]:
-    source = SOURCES[data.source]
+    source = source_named(data.source)
     head = list(without(rename_columns(first_rows(ref, source=source), reading.columns), reading.ignore))
     columns = head[0].values.keys() if head else set()
-    recognized = next((shape for shape in source.shapes if shape <= columns), min(source.shapes, key=len))
-    used = uses(source.configured(reading.settings), head)
+    recognized = next((shape for shape in source.shapes if shape <= columns), frozenset[str]())
+    others = [name for name in columns if name not in recognized]
     seen = Description(
         path=ref.path, split=ref.split, source=data.source, columns=tuple(sorted(recognized)),
-        uses=used, strength_from=_strength_from(source, head, reading),
-        unread=[name for name, what in used.items() if not what and _is_prose(row.values.get(name) for row in head)],
+        others=tuple(others), strength_from=_strength_from(source, head, reading),
+        unread=[name for name in others if name not in READ and _is_prose(row.values.get(name) for row in head)],
         read=data.read, bad=len(data.skipped), left_out={**data.left_out}, comparisons=len(data), ties=len(data.ties),
     )  # fmt: skip
     counter = _Counter(seen)
@@ -213,7 +217,7 @@ class _Counter:
 
     def add(self, row: Comparison) -> None:
         seen, last = self.seen, row.prompt[-1].content
-        self.asked.add(_normal(row.prompt))
+        self.asked.add(comparable(row.prompt))
         self.lengths.append((sum(len(turn.content) for turn in row.prompt), len(row.chosen), len(row.rejected)))
         seen.domains[row.domain] += 1
         seen.languages[row.language or script_of(last)] += 1
@@ -226,6 +230,7 @@ class _Counter:
         seen.same_answer += row.chosen == row.rejected
         for answer in (row.chosen, row.rejected):
             seen.answers += 1
+            seen.repeats_prompt += len(last) >= MIN_REPEATED_CHARACTERS and answer.startswith(last)
             seen.empty_answers += not answer.strip()
             seen.cut_off += is_cut_off(answer)
         edges = self.edges[row.prompt_hash]
@@ -254,7 +259,7 @@ class _Counter:
         seen.chosen_longer = float((lengths[:, 1] > lengths[:, 2]).mean()) if len(lengths) else 0.0
 
     def shared(self, prompts: Sequence[Prompt]) -> int:
-        return len({_normal(prompt) for prompt in prompts} & self.asked)
+        return len({comparable(prompt) for prompt in prompts} & self.asked)
 
 
 def _other_splits(ref: DataRef, reading: Reading, source: str) -> Iterator[tuple[str, list[Prompt]]]:
@@ -277,12 +282,6 @@ def _prompts(path: str) -> list[Prompt]:
     except UserError:
         data = load(DataRef(path, None), Reading())
         return [row.prompt for row in (*data.rows, *data.ties)]
-
-
-def _normal(prompt: Prompt) -> bytes:
-    """What was said before the answer, whatever its case and white space, and without a system message."""
-    said = "\n".join(" ".join(turn.content.casefold().split()) for turn in prompt if turn.role != "system")
-    return hashlib.blake2b(said.encode(), digest_size=16).digest()
 
 
 def _digest(text: str) -> str:

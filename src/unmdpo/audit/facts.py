@@ -20,7 +20,7 @@ def _what(seen: Description) -> list[tuple[str, str]]:
     lines = [
         ("data", f"{seen.path}{split}" + (f": {', '.join(files[:MOST_FILES])}{more}" if len(files) > 1 else "")),
         ("source", f"{seen.source}, by its columns {columns}; strength from {seen.strength_from}"),
-        ("columns", _columns(seen.uses)),
+        ("others", f"further columns: {', '.join(seen.others) or 'none'}"),
         ("rows", " · ".join([*rows, f"{seen.ties:,} ties", f"{seen.comparisons:,} comparisons"])),
     ]
     lines += [("", f"{count:,}: {why}") for why, count in seen.left_out.items()]
@@ -35,12 +35,6 @@ def _what(seen: Description) -> list[tuple[str, str]]:
     if set(seen.domains) != {""}:
         lines.append(("domains", shares(seen.domains)))
     return lines
-
-
-def _columns(uses: dict[str, str]) -> str:
-    kinds = sorted(set(uses.values()), reverse=True)  # those that are left alone come last
-    by_use = {what or "left alone": [name for name in uses if uses[name] == what] for what in kinds}
-    return "; ".join(f"{what}: {', '.join(names)}" for what, names in by_use.items())
 
 
 def _texts(seen: Description) -> list[tuple[str, str]]:
@@ -73,6 +67,7 @@ def _doubts(seen: Description) -> list[tuple[str, str]]:
         (seen.contradicted, "pair with conflicting labels", "pairs with conflicting labels"),
         (seen.same_answer, "pair with identical responses", "pairs with identical responses"),
         (seen.empty_answers, "empty answer", "empty answers"),
+        (seen.repeats_prompt, "answer that begins with its prompt", "answers that begin with their prompt"),
         (seen.markup, "prompt with a chat template's own marks", "prompts with a chat template's own marks"),
     )
     found = [f"{count:,} {one if count == 1 else several}" for count, one, several in doubts if count]

@@ -116,7 +116,7 @@ def with_places(settings: Any, pin: Callable[[Place, str | None], tuple[Place, s
         changes: dict[str, Any] = {}
         for name in type(settings).model_fields:
             value = getattr(settings, name)
-            if isinstance(value, Place) and hasattr(settings, "revision"):
+            if isinstance(value, Place) and value.hub is not None and hasattr(settings, "revision"):
                 changes[name], changes["revision"] = pin(value, settings.revision)
             elif name != "revision":
                 changes[name] = with_places(value, pin)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -47,6 +48,14 @@ def prompt_hash(messages: Sequence[Message | Mapping[str, str]]) -> str:
     """
     turns = [m.to_dict() if isinstance(m, Message) else {"role": m["role"], "content": m["content"]} for m in messages]
     return hashlib.sha256(_ENCODER.encode(turns).encode("utf-8")).hexdigest()
+
+
+def comparable(prompt: Sequence[Message]) -> bytes:
+    """A digest that is equal for prompts that ask the same: whatever their white space, case, Unicode form (NFC, NFD,
+    full width) and system message. Only for finding leaks; folds and units go by the paper's hash."""
+    turns = (turn.content for turn in prompt if turn.role != "system")
+    text = "\n".join(" ".join(unicodedata.normalize("NFKC", turn).casefold().split()) for turn in turns)
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def fold_of(prompt_hash: str, folds: int = 5, seed: int = FOLD_SEED) -> int:

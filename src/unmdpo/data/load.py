@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 
 from unmdpo.core.errors import DataError, UnmdpoWarning, UserError, did_you_mean
 from unmdpo.core.files import expand_home
+from unmdpo.core.functions import FunctionName
 from unmdpo.data.bad import A_FEW, BadRows, Enough
 from unmdpo.data.columns import check_paths, rename_columns, without
 from unmdpo.data.comparison import Comparisons, Origin
 from unmdpo.data.readers.files import READERS, data_files, files_of_no_split, is_data, read_file, split_named
 from unmdpo.data.rows import Row
-from unmdpo.data.sources import SOURCES, Source, SourceSettings, detect
+from unmdpo.data.sources import GONE, SOURCES, Source, SourceSettings, detect
 from unmdpo.data.sources.base import HubData
+from unmdpo.data.sources.function import source_of
 from unmdpo.data.strength import StrengthRule
 from unmdpo.data.table import ComparisonTable, Spool, with_strengths
 
@@ -149,9 +151,7 @@ class OpenSource(NamedTuple):
 
 def open_source(ref: DataRef, reading: Reading, bad: BadRows) -> OpenSource:
     name = reading.source if reading.source != AUTO else recognize(ref, reading.columns)
-    if name not in SOURCES:
-        raise UserError(f"unknown source '{name}'; {did_you_mean(name, SOURCES)}")
-    source = SOURCES[name].configured(reading.settings)
+    source = source_named(name).configured(reading.settings)
     if ref.local is not None and ref.local.is_dir():
         _warn_of_left_files(ref, source)
     rows = read_rows(ref, bad, source)
@@ -160,6 +160,17 @@ def open_source(ref: DataRef, reading: Reading, bad: BadRows) -> OpenSource:
         check_paths(first_rows(ref, source=source), reading.columns)
         rows = rename_columns(rows, reading.columns)
     return OpenSource(name, source, bad.counted(without(rows, reading.ignore)))
+
+
+def source_named(name: str) -> Source:
+    """A source of the table, or one that is a function of the user."""
+    if ":" in name:
+        return source_of(FunctionName(name))
+    if name in GONE:
+        raise UserError(f"source '{name}' went: {GONE[name]}")
+    if name not in SOURCES:
+        raise UserError(f"unknown source '{name}'; {did_you_mean(name, SOURCES)}")
+    return SOURCES[name]
 
 
 def _split_column(ref: DataRef, source: Source) -> str | None:

@@ -4,7 +4,6 @@ Every accessor raises a `DataError` that names the file, the row and the column:
 find.
 """
 
-import ast
 import json
 import math
 import re
@@ -142,7 +141,7 @@ class Row:
         )
 
     def unpacked(self, columns: Iterable[str]) -> "Row":
-        """With messages that were written as text (in JSON, or as Python prints them) read back."""
+        """With messages that were written as JSON text read back, as tables must hold them."""
         found = {}
         for column in columns:
             value = self.values.get(column)
@@ -154,16 +153,14 @@ class Row:
 
     def _messages(self, column: str, text: str) -> list[Any] | None:
         """None if it is a text that only begins like messages."""
-        for read in (json.loads, ast.literal_eval):
-            try:
-                messages = read(text)
-            except (ValueError, SyntaxError, MemoryError, RecursionError):
-                continue
-            return messages if isinstance(messages, list) and all(map(_is_message, messages)) else None
-        if not text.rstrip().endswith("}]"):
-            return None
-        written = f"'{column}' seems to be messages written as text, which cannot be read back"
-        raise self.error(f"{written}; write them as JSON")
+        try:
+            messages = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            if not text.rstrip().endswith("}]"):
+                return None
+            problem = f"'{column}' seems to be messages written as text, but not as JSON"
+            raise self.error(f"{problem}; write them with json.dumps") from error
+        return messages if isinstance(messages, list) and all(map(_is_message, messages)) else None
 
     def message(self, where: str, item: object) -> Message:
         """A turn with `role` and `content`, or `from` and `value`."""

@@ -12,11 +12,12 @@ from unmdpo.core.settings import SEED, Name, Positive, Seed, Strict, among, erro
 from unmdpo.engine.inference.judges import kind_of
 from unmdpo.engine.settings import ComputeSettings, LoggingSettings, ModelSource, ObjectiveChoice, TrainingSettings
 from unmdpo.objectives.table import BETA, INITIAL, OBJECTIVES
-from unmdpo.recipe import shared_margin
 from unmdpo.recipe.evaluation import EvaluationRecipe, PrimaryRecipe, PublishedRecipe
+from unmdpo.recipe.margin import MarginRecipe, check_margins, choice_of, with_margin
 from unmdpo.recipe.pairs import PairsRecipe
 from unmdpo.recipe.seeds import TrainingRun, pair_by_seed, with_seed
 from unmdpo.recipe.settings import DataRecipe, PilotsRecipe, PolicyRecipe, ScaleRecipe
+from unmdpo.scale.table import ESTIMATORS
 
 
 class Recipe(Strict):
@@ -28,6 +29,9 @@ class Recipe(Strict):
     seed: Seed = Field(SEED, description="of everything that has no seed of its own")
     beta: Positive = Field(
         BETA, description="β₀ for pilots and for every objective without its own β (SimPO has its own)"
+    )
+    margin: MarginRecipe = Field(
+        MarginRecipe(), description="τ·m(k) for pilots, scales and policies that have none of their own"
     )
     model: ModelSource = Field(description="the initial model, which is the reference too unless there is another")
     reference: ModelSource | Literal["none"] | None = Field(
@@ -83,18 +87,18 @@ class Recipe(Strict):
             runs.setdefault(name.partition("@")[0], []).append(TrainingRun(seed, name))
         return runs | {name: [TrainingRun(None, name)] for name in [*brought, INITIAL]}
 
-    def scale_settings(self, name: str) -> dict[str, Any]:
-        """What an estimator is given, with the margin of the policies that use the scale."""
-        return shared_margin.scale_settings(name, self.scales, self.policies)
+    def choice_of(self, policy: PolicyRecipe) -> ObjectiveChoice:
+        """A policy's objective, with the recipe's margin unless it has its own."""
+        return choice_of(policy, self.margin)
 
-    def scale_beta(self, name: str) -> float | None:
-        """The β of log-ratios that a scale is fitted to, if its policies have one of their own."""
-        return shared_margin.scale_beta(name, self.scales, self.policies)
+    def scale_settings(self, name: str) -> dict[str, Any]:
+        """What an estimator is given; one that is trained with its policy takes the margin from there."""
+        estimator, given = ESTIMATORS[self.scales[name].estimator], self.scales[name].given
+        return given if estimator.joint else with_margin(given, estimator.settings, self.margin)
 
     @property
     def pilot_settings(self) -> dict[str, Any]:
-        """What the pilots' objective is given, with the margin of the scales that are fitted to them."""
-        return shared_margin.pilot_settings(self.pilots, self.scales, self.policies)
+        return with_margin(self.pilots.settings, OBJECTIVES[self.pilots.objective].settings, self.margin)
 
     def to_yaml(self) -> str:
         return as_yaml(self.model_dump(mode="json"))
@@ -111,9 +115,7 @@ class Recipe(Strict):
             scale.check(("scales", name))
         for name, policy in self.policies.items():
             self._check_policy(name, policy)
-        for name in self.scales:
-            self.scale_settings(name)
-            self.scale_beta(name)
+        check_margins(self.margin, self.pilots, self.scales, self.policies)
         _check_settings(ObjectiveChoice(name=pilots, settings=self.pilot_settings), ("pilots",))
         return self
 
@@ -128,7 +130,7 @@ class Recipe(Strict):
             raise error_at(key, f"objective '{policy.objective}' needs a scale")
         if not objective.scale and policy.scale is not None:
             raise error_at((*key, "scale"), f"objective '{policy.objective}' does not use a scale")
-        _check_settings(policy.choice, key)
+        _check_settings(self.choice_of(policy), key)
 
     @model_validator(mode="after")
     def _four_bits_have_one_rank(self) -> Self:

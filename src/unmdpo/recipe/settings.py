@@ -10,6 +10,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from unmdpo.core.errors import UserError, did_you_mean
+from unmdpo.core.functions import FunctionName
 from unmdpo.core.margins import Placement
 from unmdpo.core.settings import (
     SEED,
@@ -29,11 +30,11 @@ from unmdpo.data.columns import TARGETS
 from unmdpo.data.identity import FOLD_SEED
 from unmdpo.data.load import AUTO
 from unmdpo.data.places import DataPlace
-from unmdpo.data.sources import SOURCES
+from unmdpo.data.sources import GONE, SOURCES
 from unmdpo.data.sources.base import HubData
 from unmdpo.data.strength import LEVELS, PairRule, StrengthRule
 from unmdpo.engine.inference.judges import AnyJudge
-from unmdpo.engine.settings import MAX_LENGTH, DefaultBudget, ModelSource, ObjectiveChoice, TrainingOverrides
+from unmdpo.engine.settings import MAX_LENGTH, DefaultBudget, ModelSource, TrainingOverrides
 from unmdpo.objectives.table import OBJECTIVES
 from unmdpo.scale.settings import EstimatorSettings
 from unmdpo.scale.table import ESTIMATORS
@@ -55,7 +56,22 @@ def _known_in(table: Mapping[str, Any], *others: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-SourceName = Annotated[str, _known_in(SOURCES, AUTO), Field(json_schema_extra=_names_of(SOURCES, AUTO))]
+def _source(name: str) -> str:
+    """A source of the table, or `package.module:function`, which is pinned like any file."""
+    if ":" in name:
+        return FunctionName.checked(name)
+    if name in GONE:
+        raise ValueError(f"'{name}' went: {GONE[name]}")
+    if name not in (known := [*SOURCES, AUTO]):
+        raise ValueError(f"unknown name '{name}'; {did_you_mean(name, known)}")
+    return name
+
+
+def _sources_in_schema(schema: dict[str, Any]) -> None:
+    schema["anyOf"] = [{"enum": sorted([*SOURCES, AUTO])}, {"pattern": r"^[\w.]+:\w+$"}]
+
+
+SourceName = Annotated[str, AfterValidator(_source), Field(json_schema_extra=_sources_in_schema)]
 ObjectiveName = Annotated[str, _known_in(OBJECTIVES), Field(json_schema_extra=_names_of(OBJECTIVES))]
 EstimatorName = Annotated[str, _known_in(ESTIMATORS), Field(json_schema_extra=_names_of(ESTIMATORS))]
 
@@ -141,7 +157,7 @@ class RowsRecipe(Strict):
     @property
     def official(self) -> HubData | None:
         """The source's own data on the Hub, if that is what is read."""
-        hub = None if self.source == AUTO else SOURCES[self.source].hub
+        hub = SOURCES[self.source].hub if self.source in SOURCES else None
         return hub if hub is not None and self.path == hub.path else None
 
     @property
@@ -186,9 +202,7 @@ class PilotsRecipe(DefaultBudget, TrainingOverrides):
     folds: Annotated[int, Field(ge=2, le=100)] = Field(5, description="of the prompts; one pilot is trained for each")
     fold_seed: Seed = Field(FOLD_SEED, description="decides which fold a prompt is in")
     objective: ObjectiveName = Field("fixed-margin", description="what pilots are trained with")
-    settings: dict[str, Any] = Field(
-        {}, description="the objective's settings; default: τ and m(k) of the scales that are fitted to the pilots"
-    )
+    settings: dict[str, Any] = Field({}, description="the objective's settings; default: the recipe's margin")
     model: ModelSource | None = Field(None, description="a cheaper model for pilots and the scale's features")
     seeds: Seeds = Field(
         (), description="train all pilots once with each; scales are fitted to the mean of their values"
@@ -216,9 +230,7 @@ class ScaleRecipe(Strict):
     settings: dict[str, Any] = Field(
         {}, description="the estimator's other settings, such as updates, learning_rate, weight_decay, hidden"
     )
-    beta: Positive | None = Field(
-        None, description="β of the log-ratios that it is fitted to; default: that of the policies that use it"
-    )
+    beta: Positive | None = Field(None, description="β of the log-ratios that it is fitted to; default: the recipe's")
     run: str | None = Field(None, description="another run to take the fitted scale of the same name from")
 
     @property
@@ -250,7 +262,3 @@ class PolicyRecipe(Strict):
         if self.seeds and self.training.seed is not None:
             raise ValueError("give seeds or training.seed, not both")
         return self
-
-    @property
-    def choice(self) -> ObjectiveChoice:
-        return ObjectiveChoice(name=self.objective, settings=self.settings)

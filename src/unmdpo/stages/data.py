@@ -12,6 +12,7 @@ from unmdpo.core.errors import UnmdpoWarning, UserError
 from unmdpo.core.places import Place
 from unmdpo.core.settings import PanelSize, Strict
 from unmdpo.data.domains import modal_domains
+from unmdpo.data.identity import comparable
 from unmdpo.data.panels import panel_size, prompts_in, read_prompts, sample_panel
 from unmdpo.data.table import ComparisonTable, concatenate
 from unmdpo.engine.models import context_length
@@ -55,13 +56,19 @@ class EncodedSettings(Strict):
 
 
 def comparisons(graph: Graph) -> Stage[Any]:
-    """The training comparisons; the only validation setting that affects them is a held-out share."""
+    """The training comparisons."""
+    return graded(graph, as_read(graph))
+
+
+def as_read(graph: Graph) -> Stage[ComparisonsSettings]:
+    """The training comparisons before a judge gave them strengths; the only validation setting that affects them is a
+    held-out share."""
     data = graph.recipe.data
     settings = ComparisonsSettings(
         parts=data.parts, held_out=data.validation if data.validation.fraction is not None else None
     )
     judged = data.strength.judge is not None
-    return graded(graph, graph.stage(COMPARISONS_STAGE, settings, {}, READ if judged else None))
+    return graph.stage(COMPARISONS_STAGE, settings, {}, READ if judged else None)
 
 
 def read_stage(stages: Mapping[str, Stage[Any]]) -> Stage[Any]:
@@ -83,8 +90,7 @@ def panel(graph: Graph, name: str) -> Stage[PanelSettings]:
     inputs: dict[str, Stage[Any]] = {f"{AFTER}{other}": panel(graph, other) for other in earlier}
     if spec.path is None:
         inputs[VALIDATION_STAGE.name] = validation(graph)
-    if spec.path is not None or graph.recipe.data.validation.path is not None:  # nobody kept them apart
-        inputs[TRAINING] = comparisons(graph)
+    inputs[TRAINING] = as_read(graph)
     settings = PanelSettings(size=spec.size, seed=spec.seed, path=spec.path)
     return graph.stage(PANEL_STAGE, settings, inputs, PANEL_STAGE.stage_name(name))
 
@@ -179,7 +185,8 @@ def draw_panel(job: Job[PanelSettings]) -> Notes:
     notes = {"prompts": len(chosen), "candidates": len(domains)}
     if TRAINING not in job.inputs:
         return notes
-    known_before = len({*drawn} & {*job.load(COMPARISONS, TRAINING).prompt_hashes()})
+    trained_on = {comparable(row.prompt) for row in job.load(COMPARISONS, TRAINING)}
+    known_before = sum(comparable(prompt) in trained_on for prompt in chosen.prompts)
     if known_before:
         warnings.warn(
             f"{job.stage.name}: {known_before:,} of {len(drawn):,} prompts are training prompts, so answers to them "

@@ -126,9 +126,10 @@ def policies(graph: Graph) -> None:
 
 def policy(graph: Graph, name: str) -> Stage[PolicySettings]:
     recipe, spec, model = graph.recipe, graph.recipe.trained[name], graph.recipe.model
+    choice = recipe.choice_of(spec)
     inputs: dict[str, Stage[Any]] = {"comparisons": comparisons(graph), "encoded": encoded(graph, model)}
     training = recipe.seeded_training.with_overrides(spec.training)
-    if spec.choice.objective.reference:
+    if choice.objective.reference:
         inputs["reference"] = reference(graph, model, training.adapter)
     joint = None
     if spec.scale is not None:
@@ -136,7 +137,7 @@ def policy(graph: Graph, name: str) -> Stage[PolicySettings]:
         if is_joint and spec.scale not in graph.borrowed:
             inputs["features"] = features(graph)
             given = recipe.scale_settings(spec.scale)
-            joint = _following(estimator_choice(graph, spec.scale), given, spec.choice, training)
+            joint = _following(estimator_choice(graph, spec.scale), given, choice, training)
         else:
             inputs["scale"] = scale(graph, spec.scale)
     if training.validate_updates is not None:
@@ -147,7 +148,7 @@ def policy(graph: Graph, name: str) -> Stage[PolicySettings]:
                 "leave out training.validate_updates"
             )
         inputs |= validation_inputs(graph, inputs)
-    settings = PolicySettings(model=model, objective=spec.choice, beta=recipe.beta, training=training, joint=joint)
+    settings = PolicySettings(model=model, objective=choice, beta=recipe.beta, training=training, joint=joint)
     return graph.stage(POLICY_STAGE, settings, inputs, POLICY_STAGE.stage_name(name))
 
 

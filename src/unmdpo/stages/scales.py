@@ -66,14 +66,13 @@ def scale(graph: Graph, name: str) -> Stage[Any]:
     settings = ScaleSettings(
         estimator=estimator_choice(graph, name),
         length_normalized=spec.length_normalized,
-        beta=graph.recipe.scale_beta(name) if estimator.pilots else None,
+        beta=spec.beta if estimator.pilots else None,
     )
     return graph.stage(SCALE_STAGE, settings, inputs, SCALE_STAGE.stage_name(name))
 
 
 def check_shared_margin(recipe: Recipe, scale: str, fitted: Stage[Any]) -> None:
-    """Raises if a policy scores with another margin, β or kind of log-ratio than a borrowed scale was fitted with
-    (decision 36)."""
+    """Raises if a policy scores with another margin, β or kind of log-ratio than a borrowed scale was fitted with"""
     settings = fitted.settings
     if not isinstance(settings, ScaleSettings) or not isinstance(settings.estimator.settings, MarginSettings):
         return  # not there yet, or not fitted to margins
@@ -83,7 +82,7 @@ def check_shared_margin(recipe: Recipe, scale: str, fitted: Stage[Any]) -> None:
     for name, policy in recipe.policies.items():
         if policy.scale != scale:
             continue
-        own = dict(policy.choice.resolved)
+        own = dict(recipe.choice_of(policy).resolved)
         own_beta = policy.settings.get("beta", recipe.beta if settings.beta is None else settings.beta)
         compared = {
             "τ": (margin.tau, own["tau"]),

@@ -8,9 +8,10 @@ import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow
 import pyarrow.parquet
@@ -20,13 +21,13 @@ from unmdpo.core.files import files_below
 from unmdpo.data.bad import BadRows
 from unmdpo.data.comparison import Origin
 from unmdpo.data.readers.csv_rows import read_csv
-from unmdpo.data.readers.gzip_file import open_file
 from unmdpo.data.rows import Row, kind
 
 BESIDE = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}  # about data, not data
 SMALL = 1 << 20  # bytes of a file that is about others
+BUFFER_BYTES = 1 << 20
+MAX_ROW_BYTES = 1 << 28  # of a line of text
 MOST_EMPTY = 1_000_000  # lines in a row
-FEW_KEYS = 4  # of an object around a list of rows
 SPLIT_WORDS = {"train": "train", "training": "train", "test": "test"} | dict.fromkeys(
     ("validation", "valid", "val", "dev", "eval"), "validation"
 )
@@ -57,6 +58,8 @@ def read_file(path: Path, bad: BadRows, *, empty: bool = False) -> Iterator[Row]
             yield row
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except MemoryError as error:
+        raise UserError(f"{path}: a row of it does not fit into this machine's memory") from error
     if not found and not empty and not bad.errors:
         raise DataError(path, "has no rows")
 
@@ -106,7 +109,18 @@ def _all_files(folder: Path) -> list[Path]:
         files = [path for path in files if path.suffix != ".json" or not _is_one_object(path)]
     if not files:
         raise UserError(f"{folder}: no data files in this folder; known types: {', '.join(READERS)}")
+    _check_no_file_twice(files)
     return files
+
+
+def _check_no_file_twice(files: Sequence[Path]) -> None:
+    """`train.jsonl` beside `train.jsonl.gz` or `train.parquet` holds the same rows again, which would count twice."""
+    seen: dict[Path, Path] = {}
+    for path in files:
+        stem = path.with_name(path.name.removesuffix(".gz")).with_suffix("")
+        if stem in seen:
+            raise UserError(f"{path} lies beside {seen[stem].name}, and its rows would count twice: move one away")
+        seen[stem] = path
 
 
 def _is_one_object(path: Path) -> bool:
@@ -117,7 +131,7 @@ def _is_one_object(path: Path) -> bool:
         whole = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return False
-    return isinstance(whole, dict) and len(_rows_in(whole)) == 1
+    return isinstance(whole, dict)
 
 
 def _split_of(path: Path) -> tuple[str, str] | None:
@@ -127,13 +141,14 @@ def _split_of(path: Path) -> tuple[str, str] | None:
 
 
 def split_named(word: str) -> tuple[str, str] | None:
-    """A split by its full name and its usual one (`valid1` is `validation`), if the word means one."""
+    """A split by its full name and its usual one (`valid1` is `validation`), if the word means one: if it begins or
+    ends with it. In the middle (`unit_test_generation`) it is a part of what the file is about."""
     parts = [part.rstrip("0123456789") for part in word.lower().split("_")]
-    place = next((place for place in range(len(parts) - 1, -1, -1) if parts[place] in SPLIT_WORDS), None)
-    if place is None:
+    index = next((index for index in (len(parts) - 1, 0) if parts[index] in SPLIT_WORDS), None)
+    if index is None:
         return None
-    usual = SPLIT_WORDS[parts[place]]
-    return "_".join([usual, *(part for part in parts[place + 1 :] if part)]), usual
+    usual = SPLIT_WORDS[parts[index]]
+    return "_".join([usual, *(part for part in parts[index + 1 :] if part)]), usual
 
 
 def _extension(path: Path) -> str:
@@ -141,6 +156,13 @@ def _extension(path: Path) -> str:
     if suffixes[-1:] == [".gz"]:
         return suffixes[-2] if suffixes[-2:-1] and suffixes[-2] in COMPRESSED else ".gz"
     return suffixes[-1] if suffixes else ""
+
+
+def open_file(path: Path) -> IO[bytes]:
+    """A file of text, gzipped or not, with a buffer that fits whole rows: the default one is smaller than most."""
+    if path.suffix.lower() == ".gz":
+        return BufferedReader(gzip.GzipFile(path), BUFFER_BYTES)
+    return path.open("rb", buffering=BUFFER_BYTES)
 
 
 def _json_lines(path: Path, bad: BadRows) -> Iterator[Row]:
@@ -158,7 +180,10 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     number = said = 0  # the last line, and the last that is not empty
     try:
         with open_file(path) as lines:
-            for number, line in enumerate(lines, 1):
+            # one limit for whatever a line may be: a small gzipped file can unpack to a line without end
+            for number, line in enumerate(iter(lambda: lines.readline(MAX_ROW_BYTES), b""), 1):
+                if len(line) == MAX_ROW_BYTES:
+                    raise DataError(Origin(str(path), number), f"is longer than {MAX_ROW_BYTES:,} bytes")
                 said = said if line.isspace() else number
                 if number - said > MOST_EMPTY:
                     raise DataError(path, f"has {MOST_EMPTY:,} empty lines after row {said}: is it a text file?")
@@ -207,7 +232,7 @@ def _json(path: Path, bad: BadRows) -> Iterator[Row]:
         yield from _json_lines(path, bad)
         return
     whole = _decode(path, b"".join(line for _, line in _lines(path)), "utf-8-sig")
-    for number, values in enumerate(_rows_in(whole), 1):
+    for number, values in enumerate(whole if isinstance(whole, list) else [whole], 1):
         origin = Origin(str(path), number)
         try:
             yield _row(values, origin)
@@ -221,24 +246,6 @@ def _is_json(line: bytes) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
-
-
-def _rows_in(whole: Any) -> list[Any]:
-    """A list, or the one list of objects in an object, such as `{"data": […]}`; any other object is one row."""
-    if isinstance(whole, list):
-        return whole
-    lists = [value for value in whole.values() if _are_rows(value)] if isinstance(whole, dict) else []
-    return list(lists[0]) if len(lists) == 1 and len(whole) <= FEW_KEYS else [whole]
-
-
-def _are_rows(value: Any) -> bool:
-    """Objects in a list, other than messages."""
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and isinstance(value[0], dict)
-        and not {"role", "from"} & value[0].keys()
-    )
 
 
 def _row(values: Any, origin: Origin) -> Row:

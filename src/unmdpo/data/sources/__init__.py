@@ -4,25 +4,14 @@ from collections.abc import Iterable
 
 from unmdpo.core.errors import did_you_mean
 from unmdpo.data.rows import Row
-from unmdpo.data.sources.annotated import HELPSTEER2, HELPSTEER3, PANDALM
+from unmdpo.data.sources.annotated import HELPSTEER2, HELPSTEER3
 from unmdpo.data.sources.arena import ARENA
 from unmdpo.data.sources.base import Source, SourceSettings
-from unmdpo.data.sources.exports import ARGILLA, LABEL_STUDIO, PRODIGY
-from unmdpo.data.sources.guess import as_option, guessed
-from unmdpo.data.sources.pairs import (
-    ALPACA_EVAL,
-    HELPSTEER3_EDITS,
-    LISTS,
-    PANDALM_TRAINING,
-    SAFE_HARMLESS,
-    SAFE_HELPFUL,
-    SHP,
-    WEBGPT,
-)  # fmt: skip
+from unmdpo.data.sources.exports import ARGILLA, LABEL_STUDIO
+from unmdpo.data.sources.pairs import SAFE_HARMLESS, SAFE_HELPFUL, SHP
 from unmdpo.data.sources.preference import PREFERENCE
 from unmdpo.data.sources.scored import HELPSTEER, RANKED, SCORED, ULTRAFEEDBACK
 from unmdpo.data.sources.sides import SIDES
-from unmdpo.data.sources.summaries import SUMMARIES
 from unmdpo.data.sources.transcripts import TRANSCRIPTS
 
 MOST_SHOWN = 12
@@ -30,34 +19,41 @@ MOST_SHOWN = 12
 # In the order `detect` tries them: the most specific columns first.
 SOURCES: dict[str, Source] = {
     "helpsteer3": HELPSTEER3,
-    "helpsteer3-edits": HELPSTEER3_EDITS,
     "helpsteer2": HELPSTEER2,
     "helpsteer": HELPSTEER,
-    "pandalm": PANDALM,
-    "pandalm-training": PANDALM_TRAINING,
     "ultrafeedback": ULTRAFEEDBACK,
     "ranked": RANKED,
     "shp": SHP,
-    "summaries": SUMMARIES,
-    "webgpt": WEBGPT,
     "safe-rlhf": SAFE_HELPFUL,
     "safe-rlhf-harmless": SAFE_HARMLESS,
     "arena": ARENA,
-    "alpaca-eval": ALPACA_EVAL,
     "label-studio": LABEL_STUDIO,
     "argilla": ARGILLA,
-    "prodigy": PRODIGY,
     "sides": SIDES,
     "hh": TRANSCRIPTS,
-    "good-and-bad": LISTS,
     "preference": PREFERENCE,
     "scored": SCORED,
 }
 
+# Sources of earlier versions, and what to write instead.
+GONE = dict.fromkeys(
+    (
+        "pandalm",
+        "pandalm-training",
+        "summaries",
+        "webgpt",
+        "alpaca-eval",
+        "helpsteer3-edits",
+        "good-and-bad",
+        "prodigy",
+    ),
+    "a function reads such rows: `source: package.module:function` (examples/sources.py has PandaLM's)",
+)
+
 # Shapes that people bring and that hold no comparisons, with what to take instead.
 WITHOUT_COMPARISONS: dict[frozenset[str], str] = {
     frozenset({"context", "feedback1", "feedback2"}): "HelpSteer3's 'feedback' says how each response does, not which "
-    "is better: use its configuration 'preference' or 'edit_quality'",
+    "is better: use its configuration 'preference'",
     frozenset({"context", "principle", "fulfilment"}): "HelpSteer3's 'principle' has one response in a row: use its "
     "configuration 'preference' or 'edit_quality'",
     frozenset({"info", "summary"}): "the configuration 'axis' rates single summaries: use 'comparisons'",
@@ -80,12 +76,10 @@ def detect(row: Row) -> str:
             raise row.error(f"there are no comparisons in this: {why}")
     shown = ", ".join(list(row.values)[:MOST_SHOWN])[:200]
     name, columns = _nearest_shape(row.values)
-    guess = guessed(row.values)
-    nearly = len(columns) > 2 and len(columns - row.values.keys()) == 1  # a column is misspelled, or missing
-    if "prompt" in guess and not nearly:
-        tried = " ".join(as_option(name, path) for name, path in guess.items() if name != path)
-        raise row.error(f"these columns match no known source: {shown}. Try: {tried} (`columns` in a recipe)")
-    advice = f"Say which columns hold what with `columns`, or name the source: {', '.join(SOURCES)}"
+    advice = (
+        "Say which columns hold what with `columns` in a recipe, such as {prompt: question, chosen: best, rejected: "
+        "worst} (--column prompt=question for a command), name the source, or write a function that reads them"
+    )
     if 2 * len(columns & {column.lower() for column in row.values}) <= len(columns):
         raise row.error(f"these columns match no known source: {shown}. {advice}")
     missing = sorted(columns - row.values.keys())
@@ -100,4 +94,4 @@ def _nearest_shape(columns: Iterable[str]) -> tuple[str, frozenset[str]]:
     return max(shapes, key=lambda pair: len(pair[1] & have) / len(pair[1]))
 
 
-__all__ = ["SOURCES", "Source", "SourceSettings", "detect"]
+__all__ = ["GONE", "SOURCES", "Source", "SourceSettings", "detect"]

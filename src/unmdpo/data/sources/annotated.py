@@ -1,18 +1,16 @@
-"""Pairs with the votes of several annotators: HelpSteer3, HelpSteer2 and PandaLM."""
+"""Pairs with the votes of several annotators: HelpSteer3 and HelpSteer2."""
 
 import re
 
 from unmdpo.data.identity import Message, Prompt
 from unmdpo.data.rows import Row
-from unmdpo.data.sources.base import Annotated, HubData, Source, Texts, one_by_one, question, shape
+from unmdpo.data.sources.base import Annotated, HubData, Source, Texts, one_by_one, shape
 
 MAX_STRENGTH = 3
 NEITHER = -100  # in HelpSteer2: an annotator found neither response valid
 # HelpSteer2's votes: all of them before the three that formed the label, which were selected for their agreement.
 VOTES2 = ("all_preferences_unprocessed", "three_most_similar_preferences")
 TURN = re.compile(r"<extra_id_1>(User|Assistant)\n")
-ANNOTATORS = ("annotator1", "annotator2", "annotator3")
-VOTE = (0, -1, 1)  # PandaLM's same, first, second
 
 
 def _source(shapes: frozenset[str], annotated: Annotated, strength: str, **more: object) -> Source:
@@ -81,20 +79,4 @@ HELPSTEER2 = _source(
     "|`preference_strength`|, 1–3",
     hub=HubData("nvidia/HelpSteer2", data_dir="preference", pairs=6_766, prompts=6_765, validation_rows=448),
     split_column="split",
-)
-
-
-def pandalm_texts(row: Row) -> Texts:
-    prompt = question(row, "instruction", row.text("instruction"), row.optional_text("input"))
-    return Texts(prompt, row.text("response1"), row.text("response2"))
-
-
-def _pandalm_votes(row: Row) -> tuple[int, ...]:
-    return tuple(VOTE[row.integer(annotator, 0, 2)] for annotator in ANNOTATORS)
-
-
-PANDALM = _source(
-    shape("instruction", "response1", "response2", *ANNOTATORS),
-    Annotated(pandalm_texts, lambda row: sum(_pandalm_votes(row)), _pandalm_votes, ANNOTATORS),
-    "the net number of votes, 1–3",
 )

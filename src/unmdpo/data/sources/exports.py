@@ -11,6 +11,7 @@ from unmdpo.data.sources.pair_texts import PROMPTS
 from unmdpo.data.sources.sides import SIDES
 
 ANSWERS = ".responses"  # ends the names of Argilla's columns with what was answered
+SELECTED = {"left": "a", "right": "b"}  # what Label Studio's pairwise tag writes
 ABOUT = {"strength": SIDES.strength, "uses": SIDES.uses}
 
 
@@ -42,6 +43,7 @@ def _label_studio(row: Row) -> Row:
         if isinstance(result, Mapping)
     ]
     labels = [label for value in results for name in ("selected", "choices") for label in _several(value.get(name))]
+    labels = [SELECTED.get(label, label) if isinstance(label, str) else label for label in labels]
     return _asked(row, row.value("data"), labels)
 
 
@@ -62,27 +64,11 @@ def _argilla(row: Row) -> Row:
     return _asked(row, row.values, labels)
 
 
-def _prodigy(row: Row) -> Row:
-    """Options are shown in any order: what was accepted names them by their id."""
-    options = [option for option in row.items("options") if isinstance(option, Mapping)]
-    if len(options) != 2 or not all({"id", "text"} <= option.keys() for option in options):
-        raise row.error("'options' should be two objects with an id and a text")
-    if row.values.get("answer", "accept") != "accept":
-        raise row.no_comparison("the annotator rejected or skipped the task")
-    places = {option["id"]: "ab"[place] for place, option in enumerate(options)}
-    labels = [places.get(chosen) for chosen in _several(row.value("accept"))]
-    if None in labels:
-        raise row.error("'accept' names an option that there is not")
-    texts = {"response_a": options[0]["text"], "response_b": options[1]["text"]}
-    return _asked(row, row.values | texts, labels)  # type: ignore[operator]
-
-
 def _several(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [] if value is None else [value]
 
 
 LABEL_STUDIO = Source((shape("data", "annotations"),), _side_by_side(_label_studio), **ABOUT)  # type: ignore[arg-type]
-PRODIGY = Source((shape("options", "accept"),), _side_by_side(_prodigy), **ABOUT)  # type: ignore[arg-type]
 ARGILLA = Source(
     (shape("fields", "responses"), shape("id", "status")),
     _side_by_side(_argilla),

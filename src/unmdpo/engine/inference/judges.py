@@ -1,21 +1,19 @@
 """Every kind of judge. In a recipe, a kind is recognized by the one setting that only it has."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import Field, SerializeAsAny, model_validator
 
 from unmdpo.core.code import Code
+from unmdpo.core.functions import FunctionName
 from unmdpo.core.places import Place
 from unmdpo.core.settings import Count, Strict, chosen_from
 from unmdpo.data.identity import Prompt
 from unmdpo.data.places import DataPlace
 from unmdpo.data.strength import PairRule
 from unmdpo.engine.inference.endpoints import Endpoint
-from unmdpo.engine.inference.function_files import function_files
 from unmdpo.engine.settings import ModelPlace, ModelSource, Template
 
 Judge = Callable[[Sequence[Prompt], Sequence[str]], list[float]]  # scores of responses, one by one
@@ -31,28 +29,6 @@ class RewardModelSettings(JudgeSettings):
     label: int | str | None = Field(None, description="which output is the score, if there are several")
     template: Template = Field(None, description="Jinja text, or a .jinja file, if it has no chat template")
     trust_remote_code: bool = Field(False, description="run code that comes with the model")
-
-
-class FunctionName(Place):
-    """`package.module:function`. What it does is in its module, and in those of the user's own that it imports."""
-
-    @classmethod
-    def checked(cls, value: object) -> Self:
-        name = super().checked(value)
-        if not re.fullmatch(r"[\w.]+:\w+", name):
-            raise ValueError("should be package.module:function")
-        return name
-
-    @property
-    def identity(self) -> Any:
-        return {"name": str(self), **super().identity}
-
-    @property
-    def missing(self) -> bool:
-        return False  # it is looked for when it is called
-
-    def files(self) -> dict[str, Path]:
-        return function_files(self)
 
 
 class FunctionSettings(JudgeSettings):

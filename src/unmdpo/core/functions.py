@@ -1,10 +1,14 @@
-"""The files that a user's function depends on, found without importing anything."""
+"""Functions of the user in settings, and the files that they depend on, found without importing anything."""
 
 import ast
+import re
 import sys
 import sysconfig
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from typing import Any, Self
+
+from unmdpo.core.places import Place
 
 
 def function_files(function: str) -> dict[str, Path]:
@@ -61,3 +65,25 @@ def _imports(file: Path, package: str) -> list[str]:
             start = ".".join([*above, *([node.module] if node.module else [])])
             names += [start, *(f"{start}.{alias.name}" for alias in node.names)] if start else []
     return names
+
+
+class FunctionName(Place):
+    """`package.module:function`. What it does is in its module, and in those of the user's own that it imports."""
+
+    @classmethod
+    def checked(cls, value: object) -> Self:
+        name = super().checked(value)
+        if not re.fullmatch(r"[\w.]+:\w+", name):
+            raise ValueError("should be package.module:function")
+        return name
+
+    @property
+    def identity(self) -> Any:
+        return {"name": str(self), **super().identity}
+
+    @property
+    def missing(self) -> bool:
+        return False  # it is looked for when it is called
+
+    def files(self) -> dict[str, Path]:
+        return function_files(self)
