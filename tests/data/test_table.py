@@ -1,19 +1,13 @@
-"""Comparisons in Arrow: the same rows in the same order, in memory, in a spool and in a file."""
-
-import json
-import tracemalloc
+"""Comparisons in Arrow: the same rows in the same order, in memory and in a file."""
 
 import numpy as np
-import pyarrow
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unmdpo.data import Comparison, DataRef, Message, Origin, load_comparisons, parquet
+from unmdpo.data import Comparison, Message, Origin
 from unmdpo.data import table as tables
-from unmdpo.data.load import Reading, load
-from unmdpo.data.parquet import write_parquet
-from unmdpo.data.table import ComparisonTable, Spool, concatenate
+from unmdpo.data.table import ComparisonTable, concatenate
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 MORE = st.sampled_from(["", '{"tool_calls": [{"function": {"name": "é"}}]}'])
@@ -42,7 +36,7 @@ ROWS = st.builds(
 def test_rows_come_back_from_memory_and_from_a_file(tmp_path_factory, rows):
     place = tmp_path_factory.mktemp("table") / "x.parquet"
     held = ComparisonTable.of(rows)
-    write_parquet(place, rows)
+    held.write(place)
     kept = ComparisonTable.read(place)
     for table in (held, kept):
         assert list(table) == rows
@@ -61,27 +55,21 @@ def data(count=50):
     ]
 
 
-def test_small_batches_and_groups_change_nothing(tmp_path, monkeypatch):
-    write_parquet(tmp_path / "one.parquet", data())
-    monkeypatch.setattr(tables, "ROWS", 7)
-    monkeypatch.setattr(tables, "READ", 3)
-    write_parquet(tmp_path / "batches.parquet", data())
+def test_small_batches_change_nothing(tmp_path, monkeypatch):
+    ComparisonTable.of(data()).write(tmp_path / "one.parquet")
+    monkeypatch.setattr(tables, "ROWS_PER_BATCH", 7)
+    monkeypatch.setattr(tables, "ROWS_DECODED", 3)
+    ComparisonTable.of(data()).write(tmp_path / "batches.parquet")
     assert (tmp_path / "batches.parquet").read_bytes() == (tmp_path / "one.parquet").read_bytes()
-    monkeypatch.setattr(parquet, "GROUP_BYTES", 500)
-    write_parquet(tmp_path / "groups.parquet", data())
-    several = ComparisonTable.read(tmp_path / "groups.parquet")
-    assert len(several.chunks.groups) > 3
+    several = ComparisonTable.read(tmp_path / "batches.parquet")
     assert list(several) == data()
     assert [several[i].chosen for i in (49, 0, 25)] == ["a49", "a0", "a25"]
 
 
-def test_views_and_joins(tmp_path):
-    spool = Spool(tmp_path / "spool.arrow")
-    for row in data():
-        spool.add(row)
-    table = spool.finish()
-    strengths = table["strength"].to_numpy()
-    rows, ties = (ComparisonTable.view(table, kept) for kept in (strengths > 0, strengths == 0))
+def test_views_and_joins():
+    table = ComparisonTable.of(data())
+    strengths = table.numbers("strength")
+    rows, ties = table.where(strengths > 0), table.where(strengths == 0)
     assert [row.strength for row in rows[:4]] == [1, 2, 3, 1]
     assert len(rows) + len(ties) == 50
     odd = rows.where(np.array([i % 2 == 1 for i in range(len(rows))]))
@@ -91,32 +79,3 @@ def test_views_and_joins(tmp_path):
     assert both[len(odd)] == ties[0]
     with pytest.raises(IndexError):
         both[len(both)]
-
-
-def test_a_spool_gives_what_memory_gives(tmp_path, write):
-    rows = [
-        {"prompt": f"{i}?", "chosen": "a", "rejected": "b", "score_chosen": i % 7 + 0.5, "score_rejected": i % 3 / 10}
-        for i in range(60)
-    ]
-    path = write(rows)
-    held = load_comparisons(path)
-    spooled = load(DataRef(path), Reading(), spool=tmp_path / "spool.arrow")
-    assert list(spooled.rows) == list(held.rows)
-    assert {row.strength for row in held} == {1, 2, 3}
-
-
-def test_memory_does_not_grow_with_the_data(tmp_path):
-    """What Python holds at its peak while 30 MB of text go to a spool."""
-    path = tmp_path / "long.jsonl"
-    path.write_text(
-        (json.dumps({"prompt": "?", "chosen": "a" * 1500, "rejected": "b" * 1500, "strength": 1}) + "\n") * 10_000
-    )
-    load(DataRef(str(path)), Reading(), spool=tmp_path / "warm.arrow")
-    tracemalloc.start()
-    before = pyarrow.total_allocated_bytes()
-    data = load(DataRef(str(path)), Reading(), spool=tmp_path / "spool.arrow")
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert len(data) == 10_000
-    assert peak < 16e6  # one batch of rows
-    assert pyarrow.total_allocated_bytes() - before < 2e6  # the texts are in the file

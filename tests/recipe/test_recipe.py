@@ -247,8 +247,8 @@ def test_several_mistakes_are_reported_at_once(recipe_file):
         ":13:12: training.bach: unknown key; did you mean 'batch'?",
         ":13:21: training.updates should be a whole number, not 'a few'",
         ":13:37: training.learning_rate should be a number",
-        ":14:1: judge: unknown key; known: beta, compute, data, description, evaluation, logging, margin, model, name, "
-        "pairs, pilots, policies, reference, scales, seed, table, training",
+        ":14:1: judge: unknown key; known: beta, compute, data, description, evaluation, logging, margin, model, "
+        "name, pairs, pilots, policies, reference, scales, seed, table, training",
     ]
 
 

@@ -3,7 +3,6 @@
 import hashlib
 import re
 import statistics
-import tempfile
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -156,8 +155,7 @@ class Description:
 
 def describe(ref: DataRef, reading: Reading, against: Sequence[str] = ()) -> tuple[Description, list[Comparison]]:
     """Looks at everything once; also returns an even sample for a tokenizer."""
-    with tempfile.TemporaryDirectory() as folder:
-        return _described(ref, reading, load(ref, reading, spool=Path(folder) / "spool.arrow"), against)
+    return _described(ref, reading, load(ref, reading), against)
 
 
 def _is_prose(values: Iterable[Any]) -> bool:

@@ -25,7 +25,7 @@ from unmdpo.data.sources import GONE, SOURCES, Source, SourceSettings, detect
 from unmdpo.data.sources.base import HubData
 from unmdpo.data.sources.function import source_of
 from unmdpo.data.strength import StrengthRule
-from unmdpo.data.table import ComparisonTable, Spool, with_strengths
+from unmdpo.data.table import Collector, ComparisonTable, with_strengths
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 AUTO, ALL = "auto", "all"  # a source to be recognized; every split
@@ -89,25 +89,22 @@ def load_comparisons(
     return load(ref, Reading(source, settings or SourceSettings(), columns or {}, max_bad_rows))
 
 
-def load(
-    ref: DataRef, reading: Reading, *, spool: Path | None = None, listing: Path | None = None, part: str = ""
-) -> Comparisons:
-    """The same; with `spool`, the rows stay in that file; with `listing`, all bad rows are written there. Every row
-    notes its `part`."""
+def load(ref: DataRef, reading: Reading, *, listing: Path | None = None, part: str = "") -> Comparisons:
+    """The same; with `listing`, all bad rows are written there. Every row notes its `part` of a mixture."""
     bad = BadRows(reading.max_bad_rows)
     opened = open_source(ref, reading, bad)
-    with Spool(spool) as collected:
-        for comparison in opened.source.comparisons(opened.rows, bad):
-            collected.add(replace(comparison, part=part) if part else comparison)
-        table = collected.finish()
+    collector = Collector()
+    for comparison in opened.source.comparisons(opened.rows, bad):
+        collector.add(replace(comparison, part=part) if part else comparison)
+    table = collector.finish()
     bad.settle(ref.path, listing)
     if not table.num_rows:
         raise UserError(_nothing(ref, bad))
     graded = _cut_strengths(table, opened.source.rule, reading.quantiles)
-    table, strengths = graded.table, graded.strengths
+    everything = ComparisonTable(graded.table)
     return Comparisons(
-        rows=ComparisonTable.view(table, strengths > 0),
-        ties=ComparisonTable.view(table, strengths == 0),
+        rows=everything.where(graded.strengths > 0),
+        ties=everything.where(graded.strengths == 0),
         skipped=tuple(bad.errors),
         left_out=dict(bad.left_out),
         read=bad.read,

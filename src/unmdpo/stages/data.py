@@ -101,20 +101,21 @@ def encoded(graph: Graph, model: ModelSource, suffix: str = "") -> Stage[Encoded
 
 
 def read_comparisons(job: Job[ComparisonsSettings]) -> Notes:
-    """Reads the training rows, without ties and held-out prompts; what is read stays on disk until it is written."""
-    with LoadedRows.of(job, job.settings.parts) as loaded:
-        excluded = loaded.held_out(job.settings.held_out)
-        rows = concatenate(loaded.training(excluded))
-        if not rows:
-            counts = ", ".join(f"{loaded.notes[name]:,} {words}" for name, words in LOST_TO.items())
-            raise UserError(f"no comparison is left to train on: {counts}, {loaded.rows_of(excluded):,} held out")
-        job.save(COMPARISONS, rows)
-        held_out = loaded.rows_of(excluded)
-        by_part = Counter(rows.column("part"))
-        prompts = len(set(rows.prompt_hashes()))
+    """Reads the training rows, without ties and held-out prompts."""
     parts = job.settings.parts
-    shares = {"parts": dict(by_part), "weights": {name: part.weight for name, part in parts.items()}}
-    shares = shares if len(parts) > 1 else {}
+    loaded = LoadedRows.of(job, parts)
+    excluded = loaded.held_out(job.settings.held_out)
+    held_out = loaded.rows_of(excluded)
+    rows = concatenate(loaded.training(excluded))
+    if not rows:
+        counts = ", ".join(f"{loaded.notes[name]:,} {words}" for name, words in LOST_TO.items())
+        raise UserError(f"no comparison is left to train on: {counts}, {held_out:,} held out")
+    job.save(COMPARISONS, rows)
+    prompts = len(set(rows.prompt_hashes()))
+    shares: Notes = {}
+    if len(parts) > 1:
+        weights = {name: part.weight for name, part in parts.items()}
+        shares = {"parts": dict(Counter(rows.column("part"))), "weights": weights}
     return {"comparisons": len(rows), "prompts": prompts, "held_out": held_out, **loaded.notes, **shares}
 
 
@@ -132,15 +133,14 @@ def save_validation(
 ) -> Notes:
     """Reads the validation rows; their strengths are cut at the `quantiles` of each part, or else at its own."""
     spec = job.settings.validation
-    with LoadedRows.of(job, _validation_parts(job.settings), quantiles) as loaded:
-        parts = loaded.parts.values()
-        rows = concatenate([table for part in parts for table in ((part.rows, part.ties) if ties else (part.rows,))])
-        if spec.fraction is not None:
-            held_out = loaded.held_out(spec)
-            rows = rows.where(np.fromiter((name in held_out for name in rows.prompt_hashes()), bool, len(rows)))
-        job.save(file, rows)
-        prompts = len(set(rows.prompt_hashes()))
-    return {"rows": len(rows), "prompts": prompts, **loaded.notes}
+    loaded = LoadedRows.of(job, _validation_parts(job.settings), quantiles)
+    tables = [table for part in loaded.parts.values() for table in ((part.rows, part.ties) if ties else (part.rows,))]
+    rows = concatenate(tables)
+    if spec.fraction is not None:
+        held_out = loaded.held_out(spec)
+        rows = rows.where(np.fromiter((name in held_out for name in rows.prompt_hashes()), bool, len(rows)))
+    job.save(file, rows)
+    return {"rows": len(rows), "prompts": len(set(rows.prompt_hashes())), **loaded.notes}
 
 
 def _validation_parts(settings: ValidationSettings) -> dict[str, MixedRows]:

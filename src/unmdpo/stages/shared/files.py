@@ -17,7 +17,6 @@ from torch import Tensor
 
 from unmdpo.core.files import read_lines, write_json, write_lines
 from unmdpo.data import Prompt
-from unmdpo.data.parquet import write_parquet
 from unmdpo.data.table import ComparisonTable, prompt_of, prompt_text
 from unmdpo.engine.pairs.score import Part
 from unmdpo.engine.text.encoded import EncodedPairs
@@ -92,7 +91,7 @@ class ScaleTable(NamedTuple):
 
 
 def _comparisons(name: str) -> ArtifactFile[ComparisonTable]:
-    return ArtifactFile(name, write_parquet, ComparisonTable.read)
+    return ArtifactFile(name, lambda path, rows: rows.write(path), ComparisonTable.read)
 
 
 def _one_tensor(name: str, tensor: str) -> ArtifactFile[Tensor]:

@@ -1,4 +1,4 @@
-"""The parts of a recipe's data while a stage reads them: spooled to its work folder, counted, and cleared away."""
+"""The parts of a recipe's data as a stage reads them, with counts of what became of every row."""
 
 import contextlib
 import hashlib
@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -24,7 +22,6 @@ from unmdpo.recipe.settings import MixedRows, RowsRecipe, ValidationRecipe
 from unmdpo.stages.shared.base import Job, Notes
 from unmdpo.stages.shared.files import BAD_ROWS
 
-SPOOLS = "spool-*.arrow"
 Quantiles = Mapping[str, tuple[float, ...]]  # by part, where margins were cut
 NO_QUANTILES: Quantiles = {}
 
@@ -45,27 +42,24 @@ class Part:
 class LoadedRows:
     parts: dict[str, Part]
     notes: Notes
-    folder: Path
 
     @classmethod
     def of(cls, job: Job[Any], parts: Mapping[str, MixedRows], quantiles: Quantiles = NO_QUANTILES) -> "LoadedRows":
         """Reads all parts. Their bad rows are listed in the work folder, also if they are too many to go on. Strengths
         are cut at each part's `quantiles`, or else at its own."""
-        clear(job.folder)
         read, ready = dict[str, Comparisons](), dict[str, Part]()
-        for number, (name, spec) in enumerate(parts.items()):
+        for name, spec in parts.items():
             listing = job.folder / BAD_ROWS.name
-            spool = job.folder / SPOOLS.replace("*", str(number))
             rules = replace(reading(spec), quantiles=quantiles.get(name))
             with strengths_come_later() if spec.strength.judge is not None else contextlib.nullcontext():
-                data = load(reference(spec), rules, spool=spool, listing=listing, part=name)
+                data = load(reference(spec), rules, listing=listing, part=name)
             assert isinstance(data.rows, ComparisonTable)
             assert isinstance(data.ties, ComparisonTable)
             read[name], ready[name] = data, Part(data.rows, data.ties, spec.weight)
         bad = [error for data in read.values() for error in data.skipped]
         if bad:
             job.save(BAD_ROWS, as_lines(bad))
-        return cls(ready, _counts(read), job.folder)
+        return cls(ready, _counts(read))
 
     def held_out(self, spec: ValidationRecipe | None) -> set[str]:
         """The prompts of the share that is kept for validation."""
@@ -91,22 +85,6 @@ class LoadedRows:
                 drawn = [in_share(name, part.weight - whole) for name in part.names]
                 tables.append(part.rows.where(kept & np.array(drawn, dtype=np.bool_)))
         return tables
-
-    def __enter__(self) -> "LoadedRows":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for spool in self.folder.glob(SPOOLS):
-            spool.unlink()
-
-
-def clear(folder: Path) -> None:
-    """Removes what an attempt left that ended here."""
-    for name in (SPOOLS, BAD_ROWS.name):
-        for path in folder.glob(name):
-            path.unlink()
 
 
 def in_share(prompt_hash: str, share: float) -> bool:

@@ -95,7 +95,7 @@ def weights(rows: Sequence[Comparison], valid: Tensor) -> Tensor | None:
     """(n,) how much each row counts, 1 on average over those that are `valid`; a row that does not say so counts as
     much as the average of those that do. None if no row says so."""
     table = ComparisonTable.of(rows)
-    if "weight" not in table.chunks.names:
+    if not table.has("weight"):
         return None
     given = torch.from_numpy(table.numbers("weight")).double()  # NaN where nothing is said
     said = ~given.isnan() & valid
