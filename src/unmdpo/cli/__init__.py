@@ -24,7 +24,10 @@ LONGEST = 200  # characters of a command's line in the menu
 SCREEN = 4000  # characters of an error
 
 
-GONE = {"gc": "rm --unused"}  # commands of earlier versions → what to write instead
+GONE = {  # commands of earlier versions → what to do instead
+    "gc": "unmdpo rm --unused",
+    "arena": "Arena-Hard-Auto's own show_result.py ranks its judgments, on answers of `unmdpo answers`",
+}
 
 
 class _Group(TyperGroup):
@@ -32,7 +35,7 @@ class _Group(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] in GONE:
-            raise UserError(f"there is no command '{args[0]}' anymore: unmdpo {GONE[args[0]]}")
+            raise UserError(f"there is no command '{args[0]}' anymore: {GONE[args[0]]}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -91,7 +94,7 @@ MENU: dict[str, dict[str, Any]] = {  # as `--help` shows it: group → command �
     "Keep": {"runs": models.runs, "export": models.export, "rm": models.rm},
     "More": {
         "judge": judge.app, "pairs": pairs.pairs, "audit": audit.app, "answers": exchange.answers,
-        "alpaca": exchange.alpaca, "arena": exchange.arena, "theory": theory.app, "recipes": recipes.app,
+        "alpaca": exchange.alpaca, "theory": theory.app, "recipes": recipes.app,
         "lab": lab.app,
     },
 }  # fmt: skip

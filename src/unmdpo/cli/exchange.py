@@ -119,43 +119,6 @@ def alpaca(
     Console().print(table)
 
 
-def arena(
-    judgments: Annotated[list[Path], typer.Argument(help="Files of judgments, as Arena-Hard-Auto writes them.")],
-    answers: Annotated[
-        list[Path] | None,
-        typer.Option(help="Files of answers, of every model and the baseline: also control for style. Repeatable."),
-    ] = None,
-) -> None:
-    """Show each model's win rate from Arena-Hard-Auto's judgments and, with --answers, the one with style control."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from unmdpo.data.arena import read_judgments, read_styles
-    from unmdpo.results.arena import controlled_for_style
-    from unmdpo.stats.arena import win_rate
-
-    games = read_judgments(judgments)
-    controlled = {} if answers is None else controlled_for_style(games, read_styles(answers))
-    columns = (
-        "model",
-        "against",
-        "by",
-        "category",
-        "judgments",
-        "win %",
-        *(["style-controlled %"] if answers else []),
-    )
-    table = Table(*columns, box=None, pad_edge=False)
-    for setting, found in sorted(games.items(), key=lambda item: (item[0].judge, item[0].category, item[0].model)):
-        names = (setting.model, setting.baseline, setting.judge, setting.category)
-        count = f"{found.judgments}{f' ({found.unread} without a verdict)' if found.unread else ''}"
-        rates = [win_rate(found.scores)] if len(found.scores) else []
-        rates += [controlled[setting]] if setting in controlled else []
-        shown = (f"{rate.value:.1f} [{rate.low:.1f}, {rate.high:.1f}]" for rate in rates)
-        table.add_row(*(cell(name) for name in names), count, *shown)
-    Console().print(table)
-
-
 def answers(
     recipe: RecipeArgument,
     policy: Annotated[str, typer.Argument(help="A policy of the recipe, or initial.")],
