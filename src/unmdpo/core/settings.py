@@ -109,6 +109,7 @@ ELSEWHERE = {  # what settings are called in other trainers
     "after": "another recipe: `unmdpo pairs` writes its data, and `model` names the exported policy",
     "gguf_file": "a folder: convert the file once with Transformers (docs/guide/install.md)",
     "model_revision": "model: {path: …, revision: …}",
+    "published": "docs/reference/paper.md: the paper's numbers are no settings",
     "preset": "folds: 2 with half of training's updates",
 }
 

@@ -1,4 +1,4 @@
-"""How a recipe's policies are evaluated: panels, judges, opponents, and numbers of a paper to compare with."""
+"""How a recipe's policies are evaluated: panels, judges, opponents."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
@@ -6,19 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from unmdpo.core.places import Place
-from unmdpo.core.settings import (
-    Count,
-    Name,
-    Nonnegative,
-    PanelSize,
-    Positive,
-    Seed,
-    Seeds,
-    Strict,
-    Triple,
-    chosen_from,
-    names_only,
-)
+from unmdpo.core.settings import Count, Name, PanelSize, Seed, Seeds, Strict, chosen_from, names_only
 from unmdpo.data.places import DataPlace
 from unmdpo.engine.inference.endpoints import Endpoint, Vllm
 from unmdpo.engine.inference.judges import AnyJudge, JudgeSettings
@@ -43,24 +31,6 @@ class PanelRecipe(Strict):
         None, description="a file of prompts (`prompt` or `instruction`) instead of the validation data"
     )
     apart: bool = Field(False, description="not answered; its prompts are only kept out of later panels")
-
-
-class PublishedNumbers(Strict):
-    """Numbers from a paper, with their intervals, shown next to ours."""
-
-    win_rate: Triple | float | None = Field(None, description="in percent: value, low, high; or one number")
-    reward_difference: Triple | float | None = Field(None, description="ΔR: value, low, high; or one number")
-    length_ratio: Positive | None = Field(None, description="mean length over that of the opponent")
-    length_controlled: Nonnegative | None = Field(None, description="AlpacaEval's win rate, in percent")
-    characters: Positive | None = Field(None, description="mean characters per response")
-
-
-class PublishedRecipe(PublishedNumbers):
-    """A policy's numbers against the baseline, and against others."""
-
-    against: dict[Name, PublishedNumbers] = Field(
-        {}, description="opponent → the numbers against it", json_schema_extra=names_only
-    )
 
 
 class PrimaryRecipe(Strict):
@@ -113,9 +83,6 @@ class EvaluationRecipe(Strict):
     task_folder: Place | None = Field(None, description="a folder with tasks of your own, as its YAML files")
     primary: PrimaryRecipe = Field(
         PrimaryRecipe(), description="the question that the run answers first; everything else is also seen"
-    )
-    published: dict[Name, dict[Name, PublishedRecipe]] = Field(
-        {}, description="panel → policy → printed numbers", json_schema_extra=names_only
     )
 
     @model_validator(mode="after")

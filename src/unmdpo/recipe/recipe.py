@@ -12,7 +12,7 @@ from unmdpo.core.settings import SEED, Name, Positive, Seed, Strict, among, erro
 from unmdpo.engine.inference.judges import kind_of
 from unmdpo.engine.settings import ComputeSettings, LoggingSettings, ModelSource, ObjectiveChoice, TrainingSettings
 from unmdpo.objectives.table import BETA, INITIAL, OBJECTIVES
-from unmdpo.recipe.evaluation import EvaluationRecipe, PrimaryRecipe, PublishedRecipe
+from unmdpo.recipe.evaluation import EvaluationRecipe, PrimaryRecipe
 from unmdpo.recipe.margin import MarginRecipe, check_margins, choice_of, with_margin
 from unmdpo.recipe.pairs import PairsRecipe
 from unmdpo.recipe.seeds import TrainingRun, pair_by_seed, with_seed
@@ -158,8 +158,6 @@ class Recipe(Strict):
         for policy in self.evaluation.selected_among:
             among(self.candidates, policy, ("evaluation", "selected_among"), f"'{policy}' is not a policy")
         self._check_seeds(self.evaluation)
-        for panel, numbers in self.evaluation.published.items():
-            self._check_published(self.evaluation, panel, numbers)
         if all(panel.apart for panel in self.evaluation.panels.values()):
             raise error_at(("evaluation", "panels"), "every panel is kept apart; at least one should be answered")
         self._check_panels(self.evaluation)
@@ -228,15 +226,6 @@ class Recipe(Strict):
         """Candidate → what it is a setting of: an objective with a scale."""
         named = {name: f"{policy.objective}, {policy.scale}" for name, policy in self.policies.items()}
         return {name: named.get(name, name) for name in self.candidates}
-
-    def _check_published(self, evaluation: EvaluationRecipe, panel: str, numbers: dict[str, PublishedRecipe]) -> None:
-        key, opponents = ("evaluation", "published", panel), evaluation.all_opponents
-        among(evaluation.panels, panel, key, f"there is no panel '{panel}'")
-        for policy, published in numbers.items():
-            among(self.candidates, policy, (*key, policy), f"'{policy}' is not a policy")
-            for opponent in published.against:
-                where = (*key, policy, "against")
-                among(opponents, opponent, where, f"no policy is compared with '{opponent}'")
 
     def _check_panels(self, evaluation: EvaluationRecipe) -> None:
         """Refuses panels that are larger than the official validation split."""

@@ -116,20 +116,19 @@ def _shortened(name: str) -> str:
 
 @dataclass(frozen=True)
 class Interval:
-    """A row of a forest plot; `published` is the published interval of the same quantity."""
+    """A row of a forest plot."""
 
     name: str
     value: float
     low: float
     high: float
-    published: tuple[float, float, float] | None = None
 
 
 def forest(rows: Sequence[Interval], title: str, x_label: str, neutral: float) -> str:
     """Points with intervals, one per row, and a line at the neutral value."""
     if not rows:
         return ""
-    ends = [neutral, *(end for row in rows for end in (row.low, row.high, *(row.published or ())))]
+    ends = [neutral, *(end for row in rows for end in (row.low, row.high))]
     left, step = max(118, 20 + 7 * max(len(_shortened(row.name)) for row in rows)), 24
     width, height = WIDTH + max(0, left - 230), TOP + step * len(rows) + BOTTOM
     across, bottom = spread(ends, left, width - RIGHT), height - BOTTOM
@@ -141,10 +140,6 @@ def forest(rows: Sequence[Interval], title: str, x_label: str, neutral: float) -
     for place, row in enumerate(rows):
         y = TOP + step * (place + 0.5)
         body.append(text(left - 8, y + 4, _shortened(row.name), "end", "row"))
-        if row.published is not None:
-            value, low, high = row.published
-            body += [line(across.at(low), y + 6, across.at(high), y + 6, "whisker published")]
-            body.append(f'<circle class="point published" cx="{across.at(value):.1f}" cy="{y + 6:.1f}" r="3"/>')
         body.append(line(across.at(row.low), y, across.at(row.high), y, "whisker"))
         label = f"{row.name}: {number(row.value)} [{number(row.low)}, {number(row.high)}]"
         body.append(

@@ -118,7 +118,7 @@ def examples(facts: Facts) -> list[dict[str, str]]:
 def _result(facts: Facts, panel: str, judge: str) -> dict[str, Any]:
     """One panel's tables and forest plots by one judge, against each opponent."""
     report, mark = facts.summary[panel] | facts.summary[panel]["judges"][judge], facts.run.judge_marks[judge]
-    published, scores = _published(facts, panel), report["mean_score"]
+    scores = report["mean_score"]
     against = []
     order = facts.run.recipe.candidates
     for opponent, by_policy in report["against"].items():
@@ -126,13 +126,11 @@ def _result(facts: Facts, panel: str, judge: str) -> dict[str, Any]:
         if not outcomes:
             continue  # only the baseline
         is_baseline = opponent == report["baseline"]
-        printed = published if is_baseline else _against(published, opponent)
-        plots = [_forest(outcomes, printed, opponent, measure) for measure in MEASURES]
+        plots = [_forest(outcomes, opponent, measure) for measure in MEASURES]
         against.append(
             {
                 "opponent": opponent,
                 "outcomes": outcomes,
-                "published": printed,
                 "plots": plots,
                 "selected": report["selected"] if is_baseline else None,
             }
@@ -149,24 +147,12 @@ def _result(facts: Facts, panel: str, judge: str) -> dict[str, Any]:
     }
 
 
-def _published(facts: Facts, panel: str) -> dict[str, Any]:
-    evaluation = facts.run.recipe.evaluation
-    return {} if evaluation is None else evaluation.model_dump()["published"].get(panel, {})
-
-
-def _against(published: dict[str, Any], opponent: str) -> dict[str, Any]:
-    """Policy → the published numbers against this opponent."""
-    against = {policy: numbers["against"].get(opponent) for policy, numbers in published.items()}
-    return {policy: numbers for policy, numbers in against.items() if numbers is not None}
-
-
-def _forest(outcomes: dict[str, Any], published: dict[str, Any], opponent: str, measure: str) -> Markup:
+def _forest(outcomes: dict[str, Any], opponent: str, measure: str) -> Markup:
     name, neutral = MEASURES[measure]
     rows = []
     for policy, outcome in outcomes.items():
-        ours, printed = outcome[measure], published.get(policy, {}).get(measure)
-        interval = printed if isinstance(printed, tuple) else None if printed is None else (printed, printed, printed)
-        rows.append(Interval(policy, ours["value"], ours["low"], ours["high"], interval))
+        measured = outcome[measure]
+        rows.append(Interval(policy, measured["value"], measured["low"], measured["high"]))
     return Markup(charts.forest(rows, f"{name} against {opponent}", f"{name} against {opponent}", neutral))
 
 
