@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from unmdpo.audit import audit_strength, audit_support
-from unmdpo.data import DataRef, fold_of, load_comparisons
+from unmdpo.data import fold_of, load_comparisons, rows_of
 from unmdpo.data.domains import modal_domains
 
 DOMAINS = {"general": 0.45, "stem": 0.12, "code": 0.22, "multilingual": 0.21}
@@ -81,7 +81,7 @@ def support(path: str) -> None:
 
 
 def strength(path: str) -> None:
-    audit = audit_strength(DataRef(path, None), source="helpsteer3")
+    audit = audit_strength(rows_of(path, split="all", source="helpsteer3"))
     print(f"  {audit.train.votes + audit.development.votes:,} held-out votes")
 
 

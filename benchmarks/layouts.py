@@ -21,7 +21,7 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
-from unmdpo.data.load import DataRef, Reading, load
+from unmdpo.data import load_comparisons
 from unmdpo.engine.cost import estimate, microbatch_tokens
 from unmdpo.engine.models import load_model
 from unmdpo.engine.pairs import proof
@@ -180,7 +180,7 @@ def main() -> None:
     source = ModelSource(
         path=given.model, template=None if given.template is None else Path(given.template).read_text()
     )
-    rows = list(load(DataRef(given.data, None), Reading()))[:ROWS]
+    rows = list(load_comparisons(given.data, split="all"))[:ROWS]
     pairs = EncodedPairs.of(pair for pair in Encoder.of(source, given.max_length).encode(rows) if pair.valid)
     print(json.dumps({"pairs": len(pairs), "mean_tokens": pairs.lengths.mean(axis=0).round().tolist()}), flush=True)
     dtype = None if given.dtype is None else getattr(torch, given.dtype)

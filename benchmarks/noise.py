@@ -25,8 +25,7 @@ from scipy.stats import spearmanr
 from scipy.stats import t as students_t
 
 from unmdpo.core.files import write_lines
-from unmdpo.data import Comparison, PairRule, SourceSettings
-from unmdpo.data.load import DataRef, Reading, load
+from unmdpo.data import Comparison, PairRule, load_comparisons
 
 FILES = {
     "arena": ["arena-bench-v1"],
@@ -50,9 +49,9 @@ POLICIES = {"dpo": "DPO", "cdpo": "cDPO", "robust": "robust DPO", "one": ONE, "l
 def read(data: Path) -> list[Comparison]:
     rows = []
     for source, names in FILES.items():
-        rules = SourceSettings(pairing=PairRule(pairs="all", min_gap=1, most=6)) if source == "arena" else None
+        pairing = PairRule(pairs="all", min_gap=1, most=6) if source == "arena" else PairRule()
         for name in names:
-            found = load(DataRef(str(data / f"{name}.jsonl.gz"), None), Reading("auto", rules or SourceSettings()))
+            found = load_comparisons(str(data / f"{name}.jsonl.gz"), split="all", pairing=pairing)
             rows += [replace(row, domain=source) for row in found]
     return rows
 

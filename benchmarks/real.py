@@ -191,11 +191,10 @@ def trl(model: str, data: Path, what: list[str], updates: int, micro: int) -> No
 
 
 def _pairs(data: Path) -> list[Any]:
-    from unmdpo.data import PairRule, SourceSettings  # noqa: PLC0415
-    from unmdpo.data.load import DataRef, Reading, load  # noqa: PLC0415
+    from unmdpo.data import PairRule, load_comparisons  # noqa: PLC0415
 
-    rules = SourceSettings(pairing=PairRule(pairs="all", min_gap=1, most=30))
-    rows = list(load(DataRef(str(data / "arena-bench-v1.jsonl.gz"), None), Reading("auto", rules)))
+    pairing = PairRule(pairs="all", min_gap=1, most=30)
+    rows = list(load_comparisons(str(data / "arena-bench-v1.jsonl.gz"), split="all", pairing=pairing))
     return [rows[i] for i in np.random.default_rng(0).permutation(len(rows))]
 
 

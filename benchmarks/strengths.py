@@ -19,8 +19,7 @@ from scipy.stats import spearmanr
 
 from benchmarks.held_out import fitting, margins
 from unmdpo.core.files import write_lines
-from unmdpo.data import Comparison, PairRule, SourceSettings
-from unmdpo.data.load import DataRef, Reading, load
+from unmdpo.data import Comparison, PairRule, load_comparisons
 from unmdpo.data.strength import StrengthRule
 
 FILES = {"feedback": ["ultrafeedback-train", "ultrafeedback-eval"], "arena": ["arena-bench-v1"]}
@@ -33,8 +32,8 @@ LENGTH, HELD_OUT, DRAWS = 1024, 0.25, 400
 def read(data: Path, which: str) -> list[Comparison]:
     """With the difference of scores as the strength."""
     pairing = {"pairing": PairRule(pairs="all", min_gap=0.25, most=10)} if which == "arena" else {}
-    reading = Reading("auto", SourceSettings(StrengthRule(continuous=True), **pairing))
-    return [row for name in FILES[which] for row in load(DataRef(str(data / f"{name}.jsonl.gz"), None), reading)]
+    settings = {"split": "all", "strength": StrengthRule(continuous=True), **pairing}
+    return [row for name in FILES[which] for row in load_comparisons(str(data / f"{name}.jsonl.gz"), **settings)]
 
 
 def recipe(model: str, train: Path, epochs: int, policies: dict[str, dict[str, Any]]) -> dict[str, Any]:

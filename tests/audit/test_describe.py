@@ -5,7 +5,7 @@ import pytest
 from tests.worlds.shapes import battle, said, user
 from unmdpo.audit.describe import Spread, describe, is_cut_off, script_of
 from unmdpo.audit.figures import percent, shares
-from unmdpo.data.load import DataRef, Reading
+from unmdpo.data import rows_of
 
 LONG = "This answer goes on and on about the very many things that could be said about the matter at hand and"
 
@@ -18,7 +18,7 @@ def pair(prompt="Q?", chosen="Yes.", rejected="No.", strength=1, **changes):
 
 
 def seen_in(path, split="train", against=()):
-    seen, _ = describe(DataRef(path, split), Reading(), against)
+    seen, _ = describe(rows_of(path, split=split or "all"), against)
     return seen
 
 

@@ -30,7 +30,7 @@ from unmdpo.audit.strength import (
 )
 from unmdpo.audit.votes import Record, partition_prompts
 from unmdpo.core.errors import UserError
-from unmdpo.data import DataRef, load_comparisons, prompt_hash
+from unmdpo.data import load_comparisons, prompt_hash, rows_of
 
 
 def wilson(successes, n, z=1.959963984540054):
@@ -244,13 +244,13 @@ def is_locked(row, rows):
 
 def test_locked_test_labels_are_never_parsed(write):
     rows = audit_rows()
-    plain = audit_strength(DataRef(write(rows), None))
+    plain = audit_strength(rows_of(write(rows), split="all"))
     for row in rows:
         if is_locked(row, rows):
             row["overall_preference"] = "not a number"
             row["individual_preference"] = {"also": "nonsense"}
     path = write(rows, "garbage.jsonl")
-    assert audit_strength(DataRef(path, None)) == plain
+    assert audit_strength(rows_of(path, split="all")) == plain
     with pytest.raises(UserError):  # the same labels are an error if they are read
         load_comparisons(path)
     assert plain.prompts == {"train": 240, "development": 30, "test": 30}
@@ -261,7 +261,7 @@ def test_union_of_splits_is_deduplicated(write, tmp_path):
     rows = audit_rows(100)
     write(rows, "hs3/preference/train.jsonl.gz")
     write([*rows[:10], helpsteer3_row("Only here?", votes=(1, 1, 1))], "hs3/preference/validation.jsonl.gz")
-    audit = audit_strength(DataRef(str(tmp_path / "hs3"), None), source="helpsteer3")
+    audit = audit_strength(rows_of(str(tmp_path / "hs3"), split="all", source="helpsteer3"))
     assert sum(audit.prompts.values()) == 101
     open_repeats = sum(not is_locked(row, [*rows, helpsteer3_row("Only here?")]) for row in rows[:10])
     assert audit.duplicates == open_repeats
@@ -275,21 +275,21 @@ def test_only_exact_duplicates_are_dropped(write):
         helpsteer3_row("Same?", label=-1),
         helpsteer3_row("Same?", votes=(-2, -1, -2)),
     ]
-    audit = audit_strength(DataRef(write([row, dict(row), *others]), None))
+    audit = audit_strength(rows_of(write([row, dict(row), *others]), split="all"))
     assert audit.duplicates == 1
     assert audit.train.records == 5
 
 
 def test_criterion_passes_and_fails(write):
-    passing = audit_strength(DataRef(write(audit_rows(3000)), None))
+    passing = audit_strength(rows_of(write(audit_rows(3000)), split="all"))
     assert passing.passed, passing.criterion
-    small = audit_strength(DataRef(write(audit_rows(60)), None))
+    small = audit_strength(rows_of(write(audit_rows(60)), split="all"))
     assert not small.passed
     assert small.criterion["≥ 50 development votes in each extreme bin"] is False
 
 
 def test_what_cannot_be_computed_is_not_met(write):
-    audit = audit_strength(DataRef(write([helpsteer3_row(f"{i}?", votes=(1, 1, 1)) for i in range(40)]), None))
+    audit = audit_strength(rows_of(write([helpsteer3_row(f"{i}?", votes=(1, 1, 1)) for i in range(40)]), split="all"))
     assert audit.development.contrast is None
     assert audit.development.correlation is None
     assert not any(audit.criterion.values())
@@ -298,4 +298,4 @@ def test_what_cannot_be_computed_is_not_met(write):
 def test_needs_votes_of_single_annotators(write):
     path = write([{"prompt": "Q", "chosen": "a", "rejected": "b", "strength": 1}])
     with pytest.raises(UserError, match="these sources have them: helpsteer3, helpsteer2"):
-        audit_strength(DataRef(path, None))
+        audit_strength(rows_of(path, split="all"))

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from unmdpo.core.errors import UserError
-from unmdpo.data import SourceSettings, StrengthRule, load_comparisons
+from unmdpo.data import StrengthRule, load_comparisons
 
 TEXTS = {"instruction": "Two plus two?", "response1": "Four.", "response2": "Five."}
 
@@ -62,7 +62,7 @@ def test_words_of_a_tool_are_mapped(write):
     with pytest.raises(UserError, match=r"strength: \{labels: \{response1: \?, response2: \?\}\}"):
         load_comparisons(write(rows))
     rule = StrengthRule(labels={"response1": "a", "response2": "b"})
-    data = load_comparisons(write(rows), settings=SourceSettings(strength=rule))
+    data = load_comparisons(write(rows), **{"strength": rule})
     assert [row.chosen for row in data] == ["Four.", "Five."]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from unmdpo.core.errors import DataError, UserError
-from unmdpo.data import SourceSettings, StrengthRule, load_comparisons
+from unmdpo.data import StrengthRule, load_comparisons
 from unmdpo.recipe import Recipe
 from unmdpo.results.run import open_run
 from unmdpo.store.store import Store
@@ -41,8 +41,8 @@ def test_pandalm(write, examples):
 
 def test_webgpt(write, examples):
     rows = [WEBGPT | {"score_0": score} for score in (0.5, -1.0, 0.25)]
-    rule = SourceSettings(strength=StrengthRule(thresholds=(0.5, 1.0)))
-    data = load_comparisons(write(rows), source="sources:webgpt", settings=rule)
+    rule = {"strength": StrengthRule(thresholds=(0.5, 1.0))}
+    data = load_comparisons(write(rows), source="sources:webgpt", **rule)
     assert [(row.chosen, row.strength, row.domain) for row in data.rows] == [
         ("Scattering.", 2, "eli5"), ("The sea.", 3, "eli5"), ("Scattering.", 1, "eli5"),
     ]  # fmt: skip

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from unmdpo.core.errors import UserError
-from unmdpo.data import DataRef
-from unmdpo.data.load import Reading, load
+from unmdpo.data import load_comparisons
 
 PAIR = {"prompt": "Why is the sky blue?", "chosen": "Light scatters.", "rejected": "It is not.", "strength": 2}
 
@@ -19,5 +18,5 @@ def test_what_is_not_text_is_refused_unless_it_is_left_out(tmp_path, name):
     with pytest.raises(
         UserError, match=rf"row 3: '{name}' is not read, because only text is.*data\.ignore: \[{name}\]"
     ):
-        load(DataRef(str(path)), Reading())
-    assert len(load(DataRef(str(path)), Reading(ignore=(name,)))) == 3
+        load_comparisons(str(path))
+    assert len(load_comparisons(str(path), ignore=[name])) == 3

@@ -10,7 +10,7 @@ import pytest
 
 from tests.worlds.shapes import PAIR, PROMPT, SHAPES, battle, said, shp, talk, user
 from unmdpo.core.errors import DataError, UserError
-from unmdpo.data import SOURCES, DataRef, SourceSettings, StrengthRule, load_comparisons
+from unmdpo.data import SOURCES, StrengthRule, load_comparisons
 from unmdpo.data.comparison import BOTH_BAD
 
 
@@ -18,14 +18,14 @@ from unmdpo.data.comparison import BOTH_BAD
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_shape_is_recognized_and_read(write, name):
     shape = SHAPES[name]
-    rule = SourceSettings(strength=StrengthRule(**shape.settings))
-    data = load_comparisons(write(shape.rows), settings=rule)
+    rule = {"strength": StrengthRule(**shape.settings)}
+    data = load_comparisons(write(shape.rows), **rule)
     assert data.source == shape.source
     assert [(row.chosen, row.rejected, row.strength) for row in (*data.rows, *data.ties)] == shape.expected
     assert data.rows[0].prompt[-1].content == shape.prompt
     assert data.rows[0].prompt[-1].role == "user"
     assert sum(data.left_out.values()) == shape.left_out
-    named = load_comparisons(write(shape.rows), source=shape.source, settings=rule)
+    named = load_comparisons(write(shape.rows), source=shape.source, **rule)
     assert list(named.rows) == list(data.rows)
 
 
@@ -43,9 +43,9 @@ def test_one_broken_row_is_found_in_every_shape(write, name):
     columns = next(shapes for shapes in SOURCES[shape.source].shapes if shapes <= shape.rows[0].keys())
     rows, place = [row for _ in range(120) for row in shape.rows], len(shape.rows)
     rows[place] = rows[place] | dict.fromkeys(columns, 3.5)
-    rule = SourceSettings(strength=StrengthRule(**shape.settings))
+    rule = {"strength": StrengthRule(**shape.settings)}
     with pytest.warns(UserWarning, match=rf"1 of \d+ rows is bad, and skipped:\n.*row {place + 1}\)"):
-        data = load_comparisons(write(rows), source=shape.source, settings=rule)
+        data = load_comparisons(write(rows), source=shape.source, **rule)
     assert len(data.skipped) == 1
     assert len(data) > 0
 
@@ -92,10 +92,10 @@ def test_an_unknown_winner_is_a_bad_row(write):
 def test_usual_thresholds_give_way_to_the_users(write):
     rows = [shp(1, 300, 100), shp(1, 900, 100)]
     assert [row.strength for row in load_comparisons(write(rows))] == [2, 3]
-    given = SourceSettings(strength=StrengthRule(thresholds=(5.0, 8.0)))
-    assert [row.strength for row in load_comparisons(write(rows), settings=given)] == [1, 3]
-    two = SourceSettings(strength=StrengthRule(levels=2, thresholds=(5.0,)))
-    assert [row.strength for row in load_comparisons(write(rows), settings=two)] == [1, 2]
+    given = {"strength": StrengthRule(thresholds=(5.0, 8.0))}
+    assert [row.strength for row in load_comparisons(write(rows), **given)] == [1, 3]
+    two = {"strength": StrengthRule(levels=2, thresholds=(5.0,))}
+    assert [row.strength for row in load_comparisons(write(rows), **two)] == [1, 2]
 
 
 # --- What holds no comparisons --------------------------------------------------------------------
@@ -146,9 +146,9 @@ def test_columns_lead_into_nested_fields(write):
 
 def test_columns_of_scored_responses(write):
     rows = [{"q": "Q?", "outs": ["a", "b"], "marks": [1, 5]}]
-    given = SourceSettings(strength=StrengthRule(thresholds=(2.0, 3.0)))
+    given = {"strength": StrengthRule(thresholds=(2.0, 3.0))}
     columns = {"prompt": "q", "responses": "outs", "scores": "marks"}
-    (row,) = load_comparisons(write(rows), columns=columns, settings=given)
+    (row,) = load_comparisons(write(rows), columns=columns, **given)
     assert (row.chosen, row.strength) == ("b", 3)
 
 
@@ -171,12 +171,12 @@ def test_a_path_that_leads_nowhere(write):
 def test_strengths_in_words(write):
     words = {"slightly better": 1, "better": 2, "much better": 3, "about the same": 0}
     rows = [PROMPT | PAIR | {"how": word} for word in ("better", "much better", "about the same", "slightly better")]
-    rule = SourceSettings(strength=StrengthRule(column="how", labels=words))
-    data = load_comparisons(write(rows), settings=rule)
+    rule = {"strength": StrengthRule(column="how", labels=words)}
+    data = load_comparisons(write(rows), **rule)
     assert [row.strength for row in data] == [2, 3, 1]
     assert len(data.ties) == 1
     with pytest.raises(DataError, match=r"'how' is 'beter', which .* does not list; did you mean 'better'"):
-        load_comparisons(write([PROMPT | PAIR | {"how": "beter"}]), settings=rule)
+        load_comparisons(write([PROMPT | PAIR | {"how": "beter"}]), **rule)
 
 
 # --- Files ----------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def test_what_save_to_disk_writes(tmp_path):
     assert len(load_comparisons(str(tmp_path / "one"))) == 6
     datasets.DatasetDict({"train": whole, "test": whole.select(range(2))}).save_to_disk(tmp_path / "several")
     assert len(load_comparisons(str(tmp_path / "several"))) == 6
-    assert len(load_comparisons(DataRef(str(tmp_path / "several"), "test"))) == 2
+    assert len(load_comparisons(str(tmp_path / "several"), split="test")) == 2
 
 
 def test_an_arrow_file_and_a_damaged_one(tmp_path):

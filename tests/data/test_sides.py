@@ -5,8 +5,7 @@ import json
 import pytest
 
 from unmdpo.core.errors import DataError, UnmdpoWarning, UserError
-from unmdpo.data import DataRef, SourceSettings, load_comparisons
-from unmdpo.data.load import Reading, load
+from unmdpo.data import load_comparisons
 from unmdpo.data.strength import StrengthRule
 
 ROW = {"prompt": "Why?", "response_a": "first", "response_b": "second"}
@@ -16,8 +15,8 @@ def read(tmp_path, labels, column="label", rule=None, max_bad_rows=0, **more):
     path = tmp_path / "rows.jsonl"
     rows = [ROW | {"prompt": f"Why {i}?", column: label} | more for i, label in enumerate(labels)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    settings = SourceSettings(strength=rule or StrengthRule())
-    data = load(DataRef(str(path)), Reading(settings=settings, max_bad_rows=max_bad_rows))
+    settings = {"strength": rule or StrengthRule()}
+    data = load_comparisons(str(path), **settings, max_bad_rows=max_bad_rows)
     assert data.source == "sides"
     signs = {row.source.row: row.strength * (-1 if row.chosen == "first" else 1) for row in data.rows}
     return [signs.get(i, 0) for i in range(1, len(labels) + 1)], data
@@ -108,9 +107,9 @@ def test_how_much_better_in_a_column_of_its_own(tmp_path):
         "So?,first,second,B,bit",
     ]
     path.write_text("\n".join([*rows, "And?,first,second,tie,"]) + "\n")
-    settings = SourceSettings(strength=StrengthRule(labels={"much": 3, "bit": 1}))
+    settings = {"strength": StrengthRule(labels={"much": 3, "bit": 1})}
     columns = {"prompt": "instruction", "strength": "how_much"}
-    data = load(DataRef(str(path)), Reading(settings=settings, columns=columns, max_bad_rows=0))
+    data = load_comparisons(str(path), **settings, columns=columns, max_bad_rows=0)
     assert [(row.chosen, row.strength) for row in data.rows] == [("first", 3), ("second", 1)]
     assert len(data.ties) == 1
 
@@ -127,7 +126,7 @@ def test_pairs_that_say_which_is_better_are_read_as_pairs(tmp_path):
         "strength": 2,
     }
     path.write_text(json.dumps(row) + "\n")
-    data = load(DataRef(str(path)), Reading())
+    data = load_comparisons(str(path))
     assert (data.source, data.rows[0].chosen) == ("preference", "G")
 
 

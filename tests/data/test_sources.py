@@ -10,7 +10,7 @@ import pytest
 
 from tests.worlds.rows import helpsteer3_row
 from unmdpo.core.errors import UnmdpoWarning, UserError
-from unmdpo.data import DataRef, Message, PairRule, SourceSettings, StrengthRule, load_comparisons
+from unmdpo.data import Message, PairRule, StrengthRule, load_comparisons
 from unmdpo.data.load import hub_rows
 
 
@@ -83,11 +83,11 @@ def test_helpsteer2_splits_by_column_from_file_and_folder(write, tmp_path):
     rows = [helpsteer2_row("A"), helpsteer2_row("B", split="validation"), helpsteer2_row("C")]
     path = write(rows, "mirror/preference/preference.jsonl.gz")
     assert len(load_comparisons(path)) == 2
-    assert len(load_comparisons(DataRef(path, "validation"))) == 1
+    assert len(load_comparisons(path, split="validation")) == 1
     folder = str(tmp_path / "mirror")
-    assert len(load_comparisons(DataRef(folder, "validation"))) == 1  # recognized, too
-    assert len(load_comparisons(DataRef(folder, "validation"), source="helpsteer2")) == 1
-    assert len(load_comparisons(DataRef(folder, None), source="helpsteer2")) == 3
+    assert len(load_comparisons(folder, split="validation")) == 1  # recognized, too
+    assert len(load_comparisons(folder, split="validation", source="helpsteer2")) == 1
+    assert len(load_comparisons(folder, split="all", source="helpsteer2")) == 3
 
 
 def test_helpsteer2_two_turns_of_one_speaker_are_an_error(write):
@@ -146,8 +146,8 @@ def strengths(data):
 
 
 def test_scores_cut_at_given_thresholds(write):
-    settings = SourceSettings(strength=StrengthRule(thresholds=(1.0, 2.5)))
-    data = load_comparisons(write(scored_pairs([0.5, 1.0, 2.0, 2.5, 9, 0])), settings=settings)
+    settings = {"strength": StrengthRule(thresholds=(1.0, 2.5))}
+    data = load_comparisons(write(scored_pairs([0.5, 1.0, 2.0, 2.5, 9, 0])), **settings)
     assert strengths(data) == [1, 2, 2, 3, 3]  # a margin of at least 1 reaches level 2
     assert len(data.ties) == 1
 
@@ -156,8 +156,8 @@ def test_scores_cut_at_quantiles(write):
     data = load_comparisons(write(scored_pairs([1, 2, 3, 4, 5, 6])))
     # thirds of 1…6 are at 1 + 5/3 = 2.67 and 1 + 10/3 = 4.33
     assert strengths(data) == [1, 1, 2, 2, 3, 3]
-    settings = SourceSettings(strength=StrengthRule(levels=2))
-    assert strengths(load_comparisons(write(scored_pairs([1, 2, 3, 4])), settings=settings)) == [1, 1, 2, 2]
+    settings = {"strength": StrengthRule(levels=2)}
+    assert strengths(load_comparisons(write(scored_pairs([1, 2, 3, 4])), **settings)) == [1, 1, 2, 2]
 
 
 def test_a_margin_that_many_share_is_one_level(write):
@@ -169,10 +169,10 @@ def test_a_margin_that_many_share_is_one_level(write):
 
 def test_rounding_does_not_move_a_threshold(write):
     rows = [{"prompt": "Q", "chosen": "x", "rejected": "y", "score_chosen": 4.1, "score_rejected": 3.1}]
-    settings = SourceSettings(strength=StrengthRule(levels=2, thresholds=(1.0,)))
-    assert strengths(load_comparisons(write(rows), settings=settings)) == [2]
-    settings = SourceSettings(StrengthRule(levels=1, thresholds=()), PairRule(min_gap=1.0))
-    assert pairs_of(load_comparisons(write(answers([[4.1], [3.1]])), settings=settings)) == [("r0", "r1", 1)]
+    settings = {"strength": StrengthRule(levels=2, thresholds=(1.0,))}
+    assert strengths(load_comparisons(write(rows), **settings)) == [2]
+    settings = {"strength": StrengthRule(levels=1, thresholds=()), "pairing": PairRule(min_gap=1.0)}
+    assert pairs_of(load_comparisons(write(answers([[4.1], [3.1]])), **settings)) == [("r0", "r1", 1)]
 
 
 def test_preference_strength_is_a_strength_column(write):
@@ -183,14 +183,14 @@ def test_preference_strength_is_a_strength_column(write):
 
 def test_order_of_strength_signals(write):
     rows = scored_pairs([5, 5], margin=0.25) + scored_pairs([5], margin=0.75)
-    settings = SourceSettings(strength=StrengthRule(levels=2, thresholds=(0.5,)))
-    assert strengths(load_comparisons(write(rows), settings=settings)) == [1, 1, 2]  # margin wins over scores
+    settings = {"strength": StrengthRule(levels=2, thresholds=(0.5,))}
+    assert strengths(load_comparisons(write(rows), **settings)) == [1, 1, 2]  # margin wins over scores
     rows = scored_pairs([5], margin=0.25, strength=3)
     assert strengths(load_comparisons(write(rows))) == [3]  # strength wins over margin
-    named = SourceSettings(strength=StrengthRule(column="level"))
-    assert strengths(load_comparisons(write(scored_pairs([1], level=2)), settings=named)) == [2]
+    named = {"strength": StrengthRule(column="level")}
+    assert strengths(load_comparisons(write(scored_pairs([1], level=2)), **named)) == [2]
     rewards = [{"prompt": "a", "chosen": "x", "rejected": "y", "chosen_reward": 2, "rejected_reward": 1}]
-    assert strengths(load_comparisons(write(rewards), settings=settings)) == [2]
+    assert strengths(load_comparisons(write(rewards), **settings)) == [2]
 
 
 def test_no_signal_is_a_warning(write):
@@ -211,14 +211,14 @@ def pairs_of(data):
 
 
 def test_scored_all_pairs(write):
-    settings = SourceSettings(strength=StrengthRule(thresholds=(2.0, 4.0)))
-    data = load_comparisons(write(answers([[5], [9, 7], [1]])), settings=settings)
+    settings = {"strength": StrengthRule(thresholds=(2.0, 4.0))}
+    data = load_comparisons(write(answers([[5], [9, 7], [1]])), **settings)
     assert pairs_of(data) == [("r1", "r0", 2), ("r1", "r2", 3), ("r0", "r2", 3)]
 
 
 def test_scored_neighbours_and_minimum_gap(write):
-    settings = SourceSettings(StrengthRule(thresholds=(2.0, 4.0)), PairRule(pairs="neighbours", min_gap=2))
-    data = load_comparisons(write(answers([[5], [8], [4], [4]])), settings=settings)
+    settings = {"strength": StrengthRule(thresholds=(2.0, 4.0)), "pairing": PairRule(pairs="neighbours", min_gap=2)}
+    data = load_comparisons(write(answers([[5], [8], [4], [4]])), **settings)
     assert pairs_of(data) == [("r1", "r0", 2)]
     assert [(t.chosen, t.rejected) for t in data.ties] == [("r0", "r2"), ("r2", "r3")]
 
@@ -252,14 +252,14 @@ def test_folder_splits(write, tmp_path):
     write([{"other": 1}], "hs3/edit/train.jsonl.gz")
     folder = str(tmp_path / "hs3")
     assert len(load_comparisons(folder, source="helpsteer3")) == 1
-    assert len(load_comparisons(DataRef(folder, "validation"), source="helpsteer3")) == 2
-    assert len(load_comparisons(DataRef(folder, None), source="helpsteer3")) == 3
-    assert len(load_comparisons(DataRef(folder, config="preference"))) == 1
+    assert len(load_comparisons(folder, split="validation", source="helpsteer3")) == 2
+    assert len(load_comparisons(folder, split="all", source="helpsteer3")) == 3
+    assert len(load_comparisons(folder, config="preference")) == 1
     assert len(load_comparisons(folder)) == 1  # the right part of a mirrored repository is found automatically
     with pytest.raises(UserError, match="no files for the split 'test'; splits here: train, validation"):
-        load_comparisons(DataRef(folder, "test"), source="helpsteer3")
+        load_comparisons(folder, split="test", source="helpsteer3")
     with pytest.raises(UserError, match="it has no folder 'other'"):
-        load_comparisons(DataRef(folder, config="other"))
+        load_comparisons(folder, config="other")
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_split_names_in_any_place(write, tmp_path, train, validation):
     write([helpsteer3_row("B?"), helpsteer3_row("C?")], f"set/{validation}")
     folder = str(tmp_path / "set")
     assert len(load_comparisons(folder)) == 1
-    assert len(load_comparisons(DataRef(folder, "validation"))) == 2
+    assert len(load_comparisons(folder, split="validation")) == 2
 
 
 def test_words_that_only_begin_like_a_split(write, tmp_path):
@@ -345,7 +345,7 @@ def test_official_names_know_their_layout(monkeypatch, name, split, expected):
         return rows if split else {"train": rows}
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    data = load_comparisons(DataRef(name, split, revision="abc123"))
+    data = load_comparisons(name, split=split, revision="abc123")
     config, data_dir, hub_split = expected
     assert asked == [(name, config, data_dir, "abc123", hub_split)]
     assert len(data) == 1

@@ -10,7 +10,7 @@ import pytest
 
 from tests.worlds.shapes import PAIR, PROMPT, said, user
 from unmdpo.core.errors import DataError, UserError
-from unmdpo.data import DataRef, load_comparisons
+from unmdpo.data import load_comparisons
 
 
 def rows_of(count=6):
@@ -118,8 +118,8 @@ def test_a_split_column_is_believed_and_reported(write):
     rows = [PROMPT | PAIR | {"strength": 1, "split": split} for split in ("train", "train", "test")]
     data = load_comparisons(write(rows))
     assert (len(data), data.left_out) == (2, {"they are of the split 'test'": 1})
-    assert len(load_comparisons(DataRef(write(rows), "test"))) == 1
-    assert len(load_comparisons(DataRef(write(rows), None))) == 3
+    assert len(load_comparisons(write(rows), split="test")) == 1
+    assert len(load_comparisons(write(rows), split="all")) == 3
 
 
 def test_splits_with_longer_names(tmp_path, write):
@@ -128,7 +128,7 @@ def test_splits_with_longer_names(tmp_path, write):
     folder = str(tmp_path / "uf")
     with pytest.raises(UserError, match="several splits are 'train' here: train_prefs, train_sft; say which"):
         load_comparisons(folder, source="preference")
-    assert len(load_comparisons(DataRef(folder, "train_prefs"))) == 6
+    assert len(load_comparisons(folder, split="train_prefs")) == 6
 
 
 def test_files_beside_the_data(tmp_path, write):
@@ -166,13 +166,9 @@ def test_a_column_called_split_that_means_something_else(write):
     rows = [PROMPT | PAIR | {"strength": 1, "split": word} for word in ("alpha", "beta", None)]
     assert len(load_comparisons(write(rows))) == 3
     with pytest.raises(UserError, match="there is no split 'validation'"):
-        load_comparisons(DataRef(write(rows), "validation"))
+        load_comparisons(write(rows), split="validation")
     prefs = [PROMPT | PAIR | {"strength": 1, "split": word} for word in ("train_prefs", "test_prefs", None)]
-    assert [len(load_comparisons(DataRef(write(prefs), name))) for name in ("train", "test_prefs", "test")] == [
-        2,
-        1,
-        1,
-    ]
+    assert [len(load_comparisons(write(prefs), split=name)) for name in ("train", "test_prefs", "test")] == [2, 1, 1]
 
 
 def test_file_names_decide_in_a_folder(tmp_path, write):
@@ -180,7 +176,7 @@ def test_file_names_decide_in_a_folder(tmp_path, write):
     write(rows_of(2), "named/train_more.jsonl")
     write(rows_of(3), "named/test.jsonl")
     assert len(load_comparisons(str(tmp_path / "named"))) == 8
-    assert len(load_comparisons(DataRef(str(tmp_path / "named"), "test"))) == 3
+    assert len(load_comparisons(str(tmp_path / "named"), split="test")) == 3
 
 
 def test_an_unclosed_quote_takes_its_lines_with_it(tmp_path):
@@ -233,4 +229,4 @@ def test_a_file_about_tests_is_no_split(tmp_path, write):
     write(rows_of(3), "folder/validating_answers.jsonl")
     assert len(load_comparisons(str(tmp_path / "folder"))) == 9
     with pytest.raises(UserError, match="no files for the split 'test'"):
-        load_comparisons(DataRef(str(tmp_path / "folder"), "test"))
+        load_comparisons(str(tmp_path / "folder"), split="test")

@@ -5,10 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unmdpo.core.errors import UserError
-from unmdpo.data import DataRef, PairRule, SourceSettings, StrengthRule, load_comparisons
-from unmdpo.data.load import Reading, load
+from unmdpo.data import PairRule, StrengthRule, load_comparisons
 
-REAL = SourceSettings(strength=StrengthRule(continuous=True))
+REAL = {"strength": StrengthRule(continuous=True)}
 
 
 @given(st.lists(st.integers(0, 9).map(float), min_size=2, max_size=30), st.integers(1, 40))
@@ -40,7 +39,7 @@ def pair(number, **more):
 )
 def test_continuous_strengths_are_what_the_data_says(write, given):
     wanted = [0.03, 1.37, 2.0, 11.5]
-    data = load_comparisons(write([pair(k, **given(k)) for k in [*wanted, 0.0]]), settings=REAL)
+    data = load_comparisons(write([pair(k, **given(k)) for k in [*wanted, 0.0]]), **REAL)
     assert [row.strength for row in data] == pytest.approx(wanted)
     assert len(data.ties) == 1
     assert data.graded == "strengths as they are given"
@@ -48,12 +47,12 @@ def test_continuous_strengths_are_what_the_data_says(write, given):
 
 def test_scored_responses_have_continuous_strengths(write):
     rows = [{"prompt": "Q?", "responses": ["a", "b", "c"], "scores": [0.5, 2.25, 1.0]}]
-    assert [row.strength for row in load_comparisons(write(rows), settings=REAL)] == [1.25, 1.75, 0.5]
+    assert [row.strength for row in load_comparisons(write(rows), **REAL)] == [1.25, 1.75, 0.5]
 
 
 def test_a_negative_continuous_strength_is_a_bad_row(write):
     with pytest.raises(UserError, match="the strength strength is -2: the rejected response is the better one"):
-        load_comparisons(write([pair(1, strength=-2.0)]), settings=REAL)
+        load_comparisons(write([pair(1, strength=-2.0)]), **REAL)
 
 
 @pytest.mark.parametrize("more", [{"levels": 4}, {"thresholds": [1.0, 2.0]}, {"labels": {"much": 1}}])
@@ -65,14 +64,14 @@ def test_continuous_strengths_have_no_levels(more):
 def test_labels_are_not_continuous(write):
     rows = [{"prompt": "Q?", "response_a": "x", "response_b": "y", "label": "a"}]
     with pytest.raises(UserError, match="only levels and labels apply"):
-        load_comparisons(write(rows), settings=REAL)
+        load_comparisons(write(rows), **REAL)
 
 
 def test_a_weight_is_read_and_said(write):
     rows = [pair(k, strength=1 + k, weight=k / 2) for k in range(3)] + [pair(9, strength=1)]
     assert [row.weight for row in load_comparisons(write(rows))] == [0.0, 0.5, 1.0, None]
     sides = [{"prompt": f"{k}?", "response_a": "x", "response_b": "y", "label": "a", "sure": k} for k in (1, 2)]
-    read = load(DataRef(write(sides)), Reading(source="sides", columns={"weight": "sure"}))
+    read = load_comparisons(write(sides), source="sides", columns={"weight": "sure"})
     assert [row.weight for row in read] == [1.0, 2.0]
 
 

@@ -93,8 +93,8 @@ def test_a_template_of_the_recipe_wins(folder, tmp_path):
     file.write_text("<user>")
     assert load_tokenizer(ModelSource(path=str(folder), template=str(file))).chat_template == "<user>"
     assert load_tokenizer(ModelSource(path=str(folder), template="<end>")).chat_template == "<end>"
-    with pytest.raises(UserError, match=r"chat template .*none.jinja: No such file"):
-        load_tokenizer(ModelSource(path=str(folder), template=str(tmp_path / "none.jinja")))
+    with pytest.raises(ValueError, match=r"chat template .*none.jinja: No such file"):
+        ModelSource(path=str(folder), template=str(tmp_path / "none.jinja"))
 
 
 @pytest.mark.parametrize("load", [load_tokenizer, lambda source: load_model(source, device=CPU)])

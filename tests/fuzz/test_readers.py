@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from tests.worlds.rows import helpsteer3_row
 from unmdpo.core.errors import UserError
 from unmdpo.core.files import as_json, with_seal
-from unmdpo.data import DataRef, load_comparisons
+from unmdpo.data import load_comparisons
 from unmdpo.data.alpaca import read_annotations, read_gamed
-from unmdpo.data.load import Reading, load
 from unmdpo.data.panels import read_prompts
 from unmdpo.data.sources import SOURCES
 from unmdpo.recipe import Recipe, load_recipe
@@ -130,7 +129,7 @@ def test_any_text_as_an_override(text):
 @patient
 @given(table=rows)
 def test_any_rows(folder, source, table):
-    found = answers(load_comparisons, DataRef(str(written(folder, "t.jsonl", as_lines(table)))), source=source)
+    found = answers(load_comparisons, str(written(folder, "t.jsonl", as_lines(table))), source=source)
     if found is not None:
         assert all(row.strength > 0 for row in found.rows)
 
@@ -176,7 +175,7 @@ def test_a_bomb_is_read_as_a_stream(folder):
         for _ in range(2000):
             file.write(row * 20)
     before = peak_memory()
-    data = load(DataRef(str(path)), Reading())
+    data = load_comparisons(str(path))
     assert (len(data), len(data.skipped)) == (40_001, 1)
     assert peak_memory() - before < 4 * 2**30
 

@@ -7,7 +7,7 @@ from statistics import fmean, pstdev
 
 import pytest
 
-from unmdpo.data import DataRef, load_comparisons
+from unmdpo.data import load_comparisons
 from unmdpo.lab.shapes import SHAPES, write
 from unmdpo.lab.tasks import NUMBERS, TASKS
 from unmdpo.lab.world import Compared, Knobs, World, gold_reward, true_scale
@@ -113,7 +113,7 @@ def test_files_are_read_by_our_own_loaders(shape, tmp_path):
     compared = World(Knobs(prompts=40)).comparisons()
     path = tmp_path / "data.jsonl"
     count = write(path, compared, shape)
-    data = load_comparisons(DataRef(str(path)), source=shape)
+    data = load_comparisons(str(path), source=shape)
     ties = sum(one.label == 0 for one in compared)
     assert len(data) == len(compared) - ties
     assert count == len(compared) - (ties if shape == "preference" else 0)

@@ -2,13 +2,15 @@
 
 import pytest
 
+from unmdpo.data import RowsSettings, rows_of
 from unmdpo.recipe import load_recipe
 from unmdpo.recipe.draft import Draft, fitting_length
 
 
 def draft(comparisons, **changes):
-    given = {"path": "d/My data.v2.jsonl.gz", "source": "preference", "model": "m", "prompts": comparisons} | changes
-    return Draft(comparisons=comparisons, **given)
+    reading = {name: changes.pop(name) for name in [*changes] if name in RowsSettings.model_fields}
+    rows = rows_of(**{"path": "d/My data.v2.jsonl.gz", "source": "preference"} | reading)
+    return Draft(**{"rows": rows, "model": "m", "comparisons": comparisons, "prompts": comparisons} | changes)
 
 
 @pytest.mark.parametrize("comparisons", [1, 7, 60, 900, 5_000, 40_000])

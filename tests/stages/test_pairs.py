@@ -11,8 +11,7 @@ import unmdpo
 from tests.worlds.pipeline import problems, recipe, world
 from unmdpo.cli import app
 from unmdpo.core.errors import UserError
-from unmdpo.data import DataRef, SourceSettings, StrengthRule, load_comparisons
-from unmdpo.data.load import Reading
+from unmdpo.data import StrengthRule, load_comparisons, rows_of
 from unmdpo.engine.inference.judges import EndpointSettings, FunctionSettings
 from unmdpo.engine.inference.pairwise import PairwiseJudge
 from unmdpo.execute.plan import plan, sizes_of
@@ -156,7 +155,7 @@ def test_a_file_is_scored_and_read_again(place, tmp_path):
     done = command("judge", "score", data, LONGEST["function"], out)
     assert done.exit_code == 0, done.output
     assert "36 comparisons; the judge agrees with 75.0 % of 48 labels" in done.output
-    read = load_comparisons(DataRef(str(out)), settings=SourceSettings(strength=StrengthRule(continuous=True)))
+    read = load_comparisons(str(out), **{"strength": StrengthRule(continuous=True)})
     assert [row.strength for row in read] == [len(row.chosen.split()) - 1 for row in read]
     assert "exists: choose another name" in command("judge", "score", data, LONGEST["function"], out).output
     swapped = command("judge", "score", data, LONGEST["function"], out, "--swap", "--force")
@@ -176,7 +175,7 @@ def test_scoring_goes_on_where_it_stopped(place, tmp_path, monkeypatch):
         return [float(len(text)) for text in responses]
 
     monkeypatch.setattr(scoring, "kind_of", lambda _: SimpleNamespace(open=lambda _: judge, files=None))
-    given = DataRef(pairs(place)), Reading(), FunctionSettings(function="a:b"), tmp_path / "out.jsonl"
+    given = rows_of(pairs(place)), FunctionSettings(function="a:b"), tmp_path / "out.jsonl"
     how = {"swap": False, "seed": 1, "report": lambda text: None}
     with pytest.raises(KeyboardInterrupt):
         scoring.score_file(*given, **how)
@@ -184,7 +183,7 @@ def test_scoring_goes_on_where_it_stopped(place, tmp_path, monkeypatch):
     first = sum(asked[:2])
     asked[:] = [0, 0, 0]
     scoring.score_file(*given, **how)
-    everything = {(row.prompt, text) for row in load_comparisons(given[0]) for text in row.pair}
+    everything = {(row.prompt, text) for row in load_comparisons(given[0].path) for text in row.pair}
     assert first + sum(asked) == len(everything)
 
 

@@ -6,8 +6,9 @@ import torch
 from benchmarks.synthetic import random_utility_world
 
 from unmdpo.scale import ESTIMATORS, FrozenScale, Rows, Units
+from unmdpo.scale.settings import GivenSettings
 
-LEARNED = [name for name, estimator in ESTIMATORS.items() if estimator.files is None]
+LEARNED = [name for name, estimator in ESTIMATORS.items() if estimator.settings is not GivenSettings]
 FROZEN = [name for name in LEARNED if not ESTIMATORS[name].joint]
 BESIDE = [name for name in LEARNED if name not in FROZEN]
 QUICK = {"entropy": {"epochs": 30, "learning_rate": 1e-2}}

@@ -6,7 +6,7 @@ import statistics
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,8 +20,9 @@ from unmdpo.core.margins import StrengthMap
 from unmdpo.data.columns import rename_columns, without
 from unmdpo.data.comparison import BOTH_BAD, Comparison, Comparisons
 from unmdpo.data.identity import Prompt, comparable
-from unmdpo.data.load import DataRef, Reading, first_rows, load, source_named
+from unmdpo.data.load import first_rows, load, source_named
 from unmdpo.data.panels import read_prompts
+from unmdpo.data.reading import ALL, RowsSettings, rows_of
 from unmdpo.data.rows import Row
 from unmdpo.data.sources import Source
 from unmdpo.data.sources.pair_texts import PROMPTS, SYSTEMS
@@ -153,9 +154,9 @@ class Description:
         return {"look": values, "strength_means": self.strength_means}
 
 
-def describe(ref: DataRef, reading: Reading, against: Sequence[str] = ()) -> tuple[Description, list[Comparison]]:
+def describe(wanted: RowsSettings, against: Sequence[str] = ()) -> tuple[Description, list[Comparison]]:
     """Looks at everything once; also returns an even sample for a tokenizer."""
-    return _described(ref, reading, load(ref, reading), against)
+    return _described(wanted, load(wanted), against)
 
 
 def _is_prose(values: Iterable[Any]) -> bool:
@@ -165,16 +166,17 @@ def _is_prose(values: Iterable[Any]) -> bool:
 
 
 def _described(
-    ref: DataRef, reading: Reading, data: Comparisons, against: Sequence[str]
+    wanted: RowsSettings, data: Comparisons, against: Sequence[str]
 ) -> tuple[Description, list[Comparison]]:
     source = source_named(data.source)
-    head = list(without(rename_columns(first_rows(ref, source=source), reading.columns), reading.ignore))
+    head = list(without(rename_columns(first_rows(wanted, source=source), wanted.columns), wanted.ignore))
     columns = head[0].values.keys() if head else set()
     recognized = next((shape for shape in source.shapes if shape <= columns), frozenset[str]())
     others = [name for name in columns if name not in recognized]
     seen = Description(
-        path=ref.path, split=ref.split, source=data.source, columns=tuple(sorted(recognized)),
-        others=tuple(others), strength_from=_strength_from(source, head, reading),
+        path=str(wanted.path), split=None if wanted.split == ALL else wanted.split,
+        source=data.source, columns=tuple(sorted(recognized)),
+        others=tuple(others), strength_from=_strength_from(source, head, wanted),
         unread=[name for name in others if name not in READ and _is_prose(row.values.get(name) for row in head)],
         read=data.read, bad=len(data.skipped), left_out={**data.left_out}, comparisons=len(data), ties=len(data.ties),
     )  # fmt: skip
@@ -188,7 +190,7 @@ def _described(
     for tie in data.ties:
         counter.add(tie)
     counter.finish()
-    for split, prompts in _other_splits(ref, reading, data.source):
+    for split, prompts in _other_splits(wanted, data.source):
         seen.splits.append(split)
         seen.leaked[f"the split '{split}'"] = counter.shared(prompts)
     for path in against:
@@ -196,11 +198,11 @@ def _described(
     return seen, sample
 
 
-def _strength_from(source: Source, head: Sequence[Row], reading: Reading) -> str:
+def _strength_from(source: Source, head: Sequence[Row], wanted: RowsSettings) -> str:
     """For pairs, the columns that give it; otherwise what the source says."""
     if not source.finds_strength:
         return source.strength
-    columns = strength_columns(head, reading.settings.strength)
+    columns = strength_columns(head, wanted.strength)
     return " − ".join(f"`{column}`" for column in columns) or "nothing: it is 1 for all"
 
 
@@ -260,14 +262,15 @@ class _Counter:
         return len({comparable(prompt) for prompt in prompts} & self.asked)
 
 
-def _other_splits(ref: DataRef, reading: Reading, source: str) -> Iterator[tuple[str, list[Prompt]]]:
+def _other_splits(wanted: RowsSettings, source: str) -> Iterator[tuple[str, list[Prompt]]]:
     """Prompts of the data's other splits, if they lie beside it."""
-    for split in OTHER_SPLITS if ref.split is not None and ref.local is not None else ():
-        if split != ref.split:
+    alike = wanted.model_copy(update={"source": source, "max_bad_rows": EVERY})
+    for split in OTHER_SPLITS if wanted.split != ALL and wanted.place.local is not None else ():
+        if split != wanted.split:
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", UnmdpoWarning)
-                    other = load(replace(ref, split=split), replace(reading, source=source, max_bad_rows=EVERY))
+                    other = load(alike.of_split(split))
             except UserError:
                 continue  # there is none
             yield split, [row.prompt for row in (*other.rows, *other.ties)]
@@ -278,7 +281,7 @@ def _prompts(path: str) -> list[Prompt]:
     try:
         return list(read_prompts(expand_home(path))[0].values())
     except UserError:
-        data = load(DataRef(path, None), Reading())
+        data = load(rows_of(path, split=ALL))
         return [row.prompt for row in (*data.rows, *data.ties)]
 
 

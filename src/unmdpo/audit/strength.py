@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from unmdpo.audit.votes import INSTEAD, PARTITION_SEED, Partitions, Record, read_partitions
 from unmdpo.core.errors import UserError
-from unmdpo.data.bad import A_FEW
-from unmdpo.data.load import AUTO, DataRef
+from unmdpo.data.reading import RowsSettings
 
 Floats = NDArray[np.float64]
 
@@ -104,14 +103,12 @@ class StrengthAudit:
         return {"audit": "strength", **vars(self), "passed": self.passed, "verdict": self.verdict, **parts}
 
 
-def audit_strength(
-    ref: DataRef, *, source: str = AUTO, seed: int = PARTITION_SEED, max_bad_rows: int | float = A_FEW
-) -> StrengthAudit:
+def audit_strength(wanted: RowsSettings, *, seed: int = PARTITION_SEED) -> StrengthAudit:
     """The whole audit of one dataset; its locked test labels are never parsed."""
-    partitions = read_partitions(ref, source=source, seed=seed, max_bad_rows=max_bad_rows)
+    partitions = read_partitions(wanted, seed=seed)
     several = sum(len(record.votes) >= ANNOTATORS for records in partitions.records.values() for record in records)
     if not several:
-        raise UserError(f"{ref.path}: no comparison has the votes of {ANNOTATORS} annotators or more; {INSTEAD}")
+        raise UserError(f"{wanted.path}: no comparison has the votes of {ANNOTATORS} annotators or more; {INSTEAD}")
     return analyse(partitions)
 
 

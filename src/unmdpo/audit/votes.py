@@ -13,8 +13,9 @@ from unmdpo.core.errors import UserError
 from unmdpo.data.bad import BadRows
 from unmdpo.data.domains import DomainVote, count_domains
 from unmdpo.data.identity import prompt_hash
-from unmdpo.data.load import DataRef, Reading, open_source
+from unmdpo.data.load import open_source
 from unmdpo.data.panels import seeded_digest
+from unmdpo.data.reading import RowsSettings
 from unmdpo.data.rows import Row
 from unmdpo.data.sources import SOURCES
 from unmdpo.data.sources.base import Annotated
@@ -58,10 +59,10 @@ def partition_prompts(domains: Mapping[str, str], seed: int = PARTITION_SEED) ->
     return parts
 
 
-def read_partitions(ref: DataRef, *, source: str, seed: int, max_bad_rows: int | float) -> Partitions:
+def read_partitions(wanted: RowsSettings, *, seed: int) -> Partitions:
     """The audit's records by partition; no label of the test partition is ever read."""
-    bad = BadRows(max_bad_rows)
-    name, reader, rows = _annotated(ref, Reading(source), bad)
+    bad = BadRows(wanted.max_bad_rows)
+    name, reader, rows = _annotated(wanted, bad)
     sealed = list(bad.parse(rows, lambda row: _seal(reader, row)))
     parts = partition_prompts(count_domains(record.domain_vote for record in sealed), seed)
     unlocked = (record for record in sealed if parts[record.prompt_hash] != "test")
@@ -73,7 +74,7 @@ def read_partitions(ref: DataRef, *, source: str, seed: int, max_bad_rows: int |
         else:
             seen.add(identity)
             records[parts[record.prompt_hash]].append(record)
-    bad.settle(ref.path)
+    bad.settle(wanted.place)
     counts = Counter(parts.values())
     return Partitions(
         prompts={part: counts[part] for part in ("train", "development", "test")},
@@ -117,12 +118,12 @@ def _seal(reader: Annotated, row: Row) -> Sealed:
     )
 
 
-def _annotated(ref: DataRef, reading: Reading, bad: BadRows) -> tuple[str, Annotated, Iterator[Row]]:
-    name, source, rows = open_source(ref, reading, bad)
+def _annotated(wanted: RowsSettings, bad: BadRows) -> tuple[str, Annotated, Iterator[Row]]:
+    name, source, rows = open_source(wanted, bad)
     if source.annotated is None:
         known = ", ".join(name for name, other in SOURCES.items() if other.annotated is not None)
         raise UserError(
-            f"{ref.path}: read as '{name}', which has no votes of individual annotators (these sources have them: "
+            f"{wanted.path}: read as '{name}', which has no votes of individual annotators (these sources have them: "
             f"{known}); {INSTEAD}"
         )
     return name, source.annotated, rows

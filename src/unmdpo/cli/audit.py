@@ -45,17 +45,21 @@ def support(
     from unmdpo.audit import audit_support
     from unmdpo.core.margins import StrengthMap
     from unmdpo.core.settings import resolve
-    from unmdpo.data import DataRef, PairRule, SourceSettings, StrengthRule, load_comparisons
+    from unmdpo.data import PairRule, StrengthRule, load_comparisons
     from unmdpo.data.bad import limit_of
 
     check_target(json_file)
     rule = {"levels": levels, "column": strength_column, "thresholds": _numbers("--thresholds", thresholds)}
-    settings = SourceSettings(
+    loaded = load_comparisons(
+        data,
+        source=source,
+        split=split,
+        revision=revision,
+        config=config,
         strength=resolve(StrengthRule, rule, "strength"),
         pairing=resolve(PairRule, {"pairs": pairs, "min_gap": min_gap}, "pairing"),
+        max_bad_rows=limit_of(max_bad_rows),
     )
-    ref = DataRef.named(data, split, revision, config)
-    loaded = load_comparisons(ref, source=source, settings=settings, max_bad_rows=limit_of(max_bad_rows))
     result = audit_support(loaded, strength_map=StrengthMap(_numbers("--strength-map", strength_map)), tau=tau)
     _print_support(result)
     _write(json_file, result)
@@ -72,11 +76,13 @@ def strength(
 ) -> None:
     """Does a stronger preference predict that a held-out annotator agrees? Uses all splits together."""
     from unmdpo.audit import audit_strength
-    from unmdpo.data import DataRef
     from unmdpo.data.bad import limit_of
+    from unmdpo.data.reading import ALL, rows_of
 
     check_target(json_file)
-    result = audit_strength(DataRef(data, None, revision, config), source=source, max_bad_rows=limit_of(max_bad_rows))
+    limit = limit_of(max_bad_rows)
+    wanted = rows_of(data, source=source, split=ALL, revision=revision, config=config, max_bad_rows=limit)
+    result = audit_strength(wanted)
     _print_strength(result)
     _write(json_file, result)
 

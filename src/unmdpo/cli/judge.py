@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unmdpo.cli.audit import Config, Data, MaxBadRows, Revision, Source
-from unmdpo.cli.look import Columns, Labels, reading_of, rule_of
+from unmdpo.cli.look import Columns, Labels, rows_wanted, rule_of
 from unmdpo.cli.output import cell, check_target, say
 
 if TYPE_CHECKING:
@@ -47,9 +47,7 @@ def train(
     from unmdpo.core.errors import Stopped
     from unmdpo.core.files import check_outside_stores
     from unmdpo.core.settings import resolve
-    from unmdpo.data import DataRef, PairRule, SourceSettings
-    from unmdpo.data.bad import limit_of
-    from unmdpo.data.load import Reading
+    from unmdpo.data import PairRule
     from unmdpo.engine.settings import ModelPlace, ModelSource
     from unmdpo.engine.training.reward import RewardSettings
     from unmdpo.execute.checks import check_model
@@ -60,12 +58,11 @@ def train(
     base = ModelSource(path=ModelPlace(model))
     check_model(base)
     given = {"pairs": pairs} if most is None else {"pairs": pairs, "most": most}
-    rules = SourceSettings(pairing=resolve(PairRule, given, "pairing"))
+    pairing = resolve(PairRule, given, "pairing")
     lines = Lines(interval=10)
     try:
         judge = train_judge(
-            DataRef.named(data, split, revision, config),
-            Reading(source, rules, max_bad_rows=limit_of(max_bad_rows)),
+            rows_wanted(data, source, split, revision, config, max_bad_rows=max_bad_rows, pairing=pairing),
             base,
             folder,
             RewardSettings(epochs, batch, learning_rate, max_length, lora, seed),
@@ -98,7 +95,6 @@ def score(
     max_bad_rows: MaxBadRows = "1%",
 ) -> None:
     """Score both responses of every comparison, and write them with a margin: strengths for data that has none."""
-    from unmdpo.data import DataRef
     from unmdpo.execute.progress import Lines
     from unmdpo.recipe.pairs import judge_of
     from unmdpo.stages.scoring import score_file
@@ -106,8 +102,7 @@ def score(
     check_lines(out, force)
     lines = Lines(interval=10)
     done = score_file(
-        DataRef.named(data, split, revision, config),
-        reading_of(source, column, rule_of(label, False), None, max_bad_rows),
+        rows_wanted(data, source, split, revision, config, column, rule_of(label, False), max_bad_rows=max_bad_rows),
         judge_of(judge),
         out,
         swap=swap,
@@ -144,7 +139,6 @@ def measure(
     """Measure any judge: accuracy by strength and domain, against length; on RewardBench 2, its own scores."""
     check_target(out, ".json")
     from unmdpo.core.files import write_json
-    from unmdpo.data import DataRef
     from unmdpo.data.reward_bench import is_reward_bench
     from unmdpo.execute.progress import Lines
     from unmdpo.recipe.pairs import judge_of
@@ -162,8 +156,9 @@ def measure(
         found: dict[str, object] = {"reward_bench": scores}
     else:
         tested = measure_on_pairs(
-            DataRef.named(data, split, revision, config),
-            reading_of(source, column, rule_of(label, False), None, max_bad_rows),
+            rows_wanted(
+                data, source, split, revision, config, column, rule_of(label, False), max_bad_rows=max_bad_rows
+            ),
             judge_of(judge),
             second=None if second is None else judge_of(second),
             limit=limit,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from unmdpo.audit.describe import Description
-    from unmdpo.data.load import DataRef, Reading
+    from unmdpo.data.reading import RowsSettings
     from unmdpo.data.strength import StrengthRule
     from unmdpo.recipe.draft import Draft
 
@@ -59,13 +59,13 @@ def look(
 ) -> None:
     """Inspect preference data: what is in it, what may be wrong, and a recipe for it."""
     from unmdpo.audit.facts import facts
-    from unmdpo.data.load import DataRef
 
     for path in (html, json_file):
         check_target(path)
-    ref = DataRef.named(data, split, revision, config)
-    reading = reading_of(source, column, rule_of(label, continuous), ignore, max_bad_rows)
-    seen, draft = _drafted(ref, reading, model, template, against or [])
+    wanted = rows_wanted(
+        data, source, split, revision, config, column, rule_of(label, continuous), ignore, max_bad_rows
+    )
+    seen, draft = _drafted(wanted, model, template, against or [])
     for subject, text in facts(seen):
         say(fill(f"{subject:<{LABEL}} {text}", WIDTH, subsequent_indent=" " * (LABEL + 1)))
     if seen.comparisons:
@@ -103,13 +103,13 @@ def init(
     """Write a first recipe for preference data."""
     from unmdpo.core.errors import UserError
     from unmdpo.core.files import write_text
-    from unmdpo.data.load import DataRef
     from unmdpo.recipe import load_recipe
 
     check_target(out)
-    ref = DataRef.named(data, split, revision, config)
-    reading = reading_of(source, column, rule_of(label, continuous), ignore, max_bad_rows)
-    seen, draft = _drafted(ref, reading, model, template)
+    wanted = rows_wanted(
+        data, source, split, revision, config, column, rule_of(label, continuous), ignore, max_bad_rows
+    )
+    seen, draft = _drafted(wanted, model, template)
     if not seen.comparisons:
         raise UserError(f"{data}: {seen.strength_means}")
     path = out or Path(f"{draft.name}.yaml")
@@ -122,14 +122,24 @@ def init(
     say(f"next: unmdpo plan {named} && unmdpo run {named}")
 
 
-def reading_of(
-    source: str, columns: list[str] | None, strength: "StrengthRule", ignored: list[str] | None, max_bad_rows: str
-) -> "Reading":
+def rows_wanted(
+    data: str,
+    source: str,
+    split: str,
+    revision: str | None,
+    config: str | None,
+    columns: list[str] | None = None,
+    strength: "StrengthRule | None" = None,
+    ignored: list[str] | None = None,
+    max_bad_rows: str = "1%",
+    **more: object,
+) -> "RowsSettings":
+    """What the options of a command say is to be read."""
     from unmdpo.core.errors import UserError, did_you_mean
     from unmdpo.data.bad import limit_of
     from unmdpo.data.columns import TARGETS
-    from unmdpo.data.load import AUTO, Reading
-    from unmdpo.data.sources import SourceSettings
+    from unmdpo.data.reading import AUTO, rows_of
+    from unmdpo.data.strength import StrengthRule
 
     named = [text.partition("=") for text in columns or []]
     for name, equals, path in named:
@@ -139,9 +149,18 @@ def reading_of(
             raise UserError(
                 f"--column {name}={path}: this source has no field '{name}'; {did_you_mean(name, TARGETS)}"
             )
-    mapped = {name: path for name, _, path in named}
-    limit = limit_of(max_bad_rows)
-    return Reading(source, SourceSettings(strength=strength), mapped, limit, ignore=tuple(ignored or ()))
+    return rows_of(
+        data,
+        source=source,
+        split=split,
+        revision=revision,
+        config=config,
+        columns={name: path for name, _, path in named},
+        strength=strength or StrengthRule(),
+        ignore=ignored or [],
+        max_bad_rows=limit_of(max_bad_rows),
+        **more,
+    )
 
 
 def rule_of(labels: list[str] | None, continuous: bool) -> "StrengthRule":
@@ -161,11 +180,11 @@ def rule_of(labels: list[str] | None, continuous: bool) -> "StrengthRule":
 
 
 def _drafted(
-    ref: "DataRef", reading: "Reading", model: str | None, template: str | None, against: "Sequence[str]" = ()
+    wanted: "RowsSettings", model: str | None, template: str | None, against: "Sequence[str]" = ()
 ) -> "tuple[Description, Draft]":
     from unmdpo.core.settings import resolve
     from unmdpo.engine.settings import ModelSource
     from unmdpo.recipe.draft import drafted
 
     chosen = None if model is None else resolve(ModelSource, {"path": model, "template": template}, "the model")
-    return drafted(ref, reading, chosen, against, template)
+    return drafted(wanted, chosen, against, template)

@@ -32,7 +32,7 @@ class Place(str):
         if not isinstance(value, str):
             raise PydanticCustomError("string_type", "should be text")
         if not value.strip() or "\0" in value or len(value) > MAX_CHARACTERS:
-            raise ValueError("should be a path or a name, not blank and without null characters")
+            raise ValueError("should be a path or a name: not blank, not longer than 4,096, without null characters")
         return cls(expand_home(value)) if value.startswith("~") else cls(value)
 
     @classmethod

@@ -3,23 +3,23 @@
 import contextlib
 import re
 import warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from unmdpo.core.errors import DataError, UnmdpoWarning, UserError, did_you_mean
-from unmdpo.core.files import expand_home
 from unmdpo.core.functions import FunctionName
-from unmdpo.data.bad import A_FEW, BadRows, Enough
+from unmdpo.data.bad import BadRows, Enough
 from unmdpo.data.columns import check_paths, rename_columns, without
 from unmdpo.data.comparison import Comparisons, Origin
 from unmdpo.data.readers.files import READERS, data_files, files_of_no_split, is_data, read_file, split_named
+from unmdpo.data.reading import ALL, AUTO, TRAIN, RowsSettings, rows_of
 from unmdpo.data.rows import Row
 from unmdpo.data.sources import GONE, SOURCES, Source, SourceSettings, detect
 from unmdpo.data.sources.base import HubData
@@ -28,56 +28,13 @@ from unmdpo.data.strength import StrengthRule
 from unmdpo.data.table import Collector, ComparisonTable, with_strengths
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-AUTO, ALL = "auto", "all"  # a source to be recognized; every split
 LOOKED_AT = 100  # rows, to recognize a source
 SPLIT = "split"
 
 
-@dataclass(frozen=True)
-class DataRef:
-    """Where the rows are: a file, a folder or a Hub name, and which part of it."""
-
-    path: str
-    split: str | None = "train"  # None: all splits
-    revision: str | None = None  # of a Hub dataset
-    config: str | None = None  # of a Hub dataset, or a subfolder
-
-    @classmethod
-    def named(cls, path: str, split: str, revision: str | None = None, config: str | None = None) -> "DataRef":
-        """As recipes and commands say it: `all` is every split."""
-        return cls(path, None if split == ALL else split, revision, config)
-
-    @property
-    def local(self) -> Path | None:
-        """The path on this machine, if it exists."""
-        path = expand_home(self.path)
-        try:
-            return path if path.exists() else None
-        except OSError:  # too long, or no permission to look
-            return None
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How the rows of one place become comparisons."""
-
-    source: str = AUTO
-    settings: SourceSettings = field(default_factory=SourceSettings)
-    columns: Mapping[str, str] = field(default_factory=dict)  # what a column holds → its name, or a path into it
-    max_bad_rows: int | float = A_FEW
-    quantiles: tuple[float, ...] | None = None  # where margins are cut, if not at their own
-    ignore: tuple[str, ...] = ()  # columns to leave out, such as pictures
-
-
-def load_comparisons(
-    ref: DataRef | str,
-    *,
-    source: str = AUTO,
-    settings: SourceSettings | None = None,
-    columns: Mapping[str, str] | None = None,
-    max_bad_rows: int | float = A_FEW,
-) -> Comparisons:
-    """All comparisons of one split, with ties separate. Bad rows are skipped, up to a number or a share of them.
+def load_comparisons(path: str, **settings: Any) -> Comparisons:
+    """All comparisons at a path, with ties separate; the settings are those of a recipe's `data`. Bad rows are
+    skipped, up to a number or a share of them.
 
     >>> data = load_comparisons("pairs.jsonl")
     >>> len(data.rows), len(data.ties), data.source
@@ -85,22 +42,24 @@ def load_comparisons(
     >>> data.rows[0].chosen, data.rows[0].strength
     ('Because of Rayleigh scattering.', 2)
     """
-    ref = DataRef(ref) if isinstance(ref, str) else ref
-    return load(ref, Reading(source, settings or SourceSettings(), columns or {}, max_bad_rows))
+    return load(rows_of(path, **settings))
 
 
-def load(ref: DataRef, reading: Reading, *, listing: Path | None = None, part: str = "") -> Comparisons:
-    """The same; with `listing`, all bad rows are written there. Every row notes its `part` of a mixture."""
-    bad = BadRows(reading.max_bad_rows)
-    opened = open_source(ref, reading, bad)
+def load(
+    wanted: RowsSettings, *, quantiles: tuple[float, ...] | None = None, listing: Path | None = None, part: str = ""
+) -> Comparisons:
+    """The comparisons that are wanted. Margins are cut at the `quantiles`, if not at their own; with `listing`, all
+    bad rows are written there; every row notes its `part` of a mixture."""
+    bad = BadRows(wanted.max_bad_rows)
+    opened = open_source(wanted, bad)
     collector = Collector()
     for comparison in opened.source.comparisons(opened.rows, bad):
         collector.add(replace(comparison, part=part) if part else comparison)
     table = collector.finish()
-    bad.settle(ref.path, listing)
+    bad.settle(wanted.place, listing)
     if not table.num_rows:
-        raise UserError(_nothing(ref, bad))
-    graded = _cut_strengths(table, opened.source.rule, reading.quantiles)
+        raise UserError(_nothing(wanted, bad))
+    graded = _cut_strengths(table, opened.source.rule, quantiles)
     everything = ComparisonTable(graded.table)
     return Comparisons(
         rows=everything.where(graded.strengths > 0),
@@ -133,9 +92,9 @@ def _cut_strengths(table: pa.Table, rule: StrengthRule, quantiles: tuple[float, 
     return CutStrengths(with_strengths(table, strengths), strengths, rule.thresholds, used)
 
 
-def _nothing(ref: DataRef, bad: BadRows) -> str:
+def _nothing(wanted: RowsSettings, bad: BadRows) -> str:
     why = "".join(f"; {count:,} rows left out: {reason}" for reason, count in bad.left_out.items())
-    return f"{ref.path}: no comparisons" + (f" in the split '{ref.split}'" if ref.split else "") + why
+    return f"{wanted.path}: no comparisons" + (f" in the split '{wanted.split}'" if wanted.split != ALL else "") + why
 
 
 class OpenSource(NamedTuple):
@@ -146,17 +105,17 @@ class OpenSource(NamedTuple):
     rows: Iterator[Row]
 
 
-def open_source(ref: DataRef, reading: Reading, bad: BadRows) -> OpenSource:
-    name = reading.source if reading.source != AUTO else recognize(ref, reading.columns)
-    source = source_named(name).configured(reading.settings)
-    if ref.local is not None and ref.local.is_dir():
-        _warn_of_left_files(ref, source)
-    rows = read_rows(ref, bad, source)
-    rows = _of_split(rows, _split_column(ref, source), ref.split, None if source.split_column else bad)
-    if reading.columns:
-        check_paths(first_rows(ref, source=source), reading.columns)
-        rows = rename_columns(rows, reading.columns)
-    return OpenSource(name, source, bad.counted(without(rows, reading.ignore)))
+def open_source(wanted: RowsSettings, bad: BadRows) -> OpenSource:
+    name = wanted.source if wanted.source != AUTO else recognize(wanted)
+    source = source_named(name).configured(SourceSettings(wanted.strength, wanted.pairing))
+    if wanted.place.local is not None and wanted.place.local.is_dir():
+        _warn_of_left_files(wanted, source)
+    rows = read_rows(wanted, bad, source)
+    rows = _of_split(rows, _split_column(wanted, source), wanted.split, None if source.split_column else bad)
+    if wanted.columns:
+        check_paths(first_rows(wanted, source=source), wanted.columns)
+        rows = rename_columns(rows, wanted.columns)
+    return OpenSource(name, source, bad.counted(without(rows, wanted.ignore)))
 
 
 def source_named(name: str) -> Source:
@@ -170,31 +129,33 @@ def source_named(name: str) -> Source:
     return SOURCES[name]
 
 
-def _split_column(ref: DataRef, source: Source) -> str | None:
+def _split_column(wanted: RowsSettings, source: Source) -> str | None:
     """The column that names each row's split: the source's, or in a single file one that names usual splits."""
-    if source.split_column is not None or ref.split is None or ref.local is None or not ref.local.is_file():
+    local = wanted.place.local
+    if source.split_column is not None or wanted.split == ALL or local is None or not local.is_file():
         return source.split_column
-    if _has_split_column(ref):
+    if _has_split_column(wanted):
         return SPLIT
-    if ref.split != "train":
-        raise UserError(f"{ref.path}: a single file without splits, so there is no split '{ref.split}'")
+    if wanted.split != TRAIN:
+        raise UserError(f"{wanted.path}: a single file without splits, so there is no split '{wanted.split}'")
     return None
 
 
-def _warn_of_left_files(ref: DataRef, source: Source) -> None:
-    assert ref.local is not None
-    left = files_of_no_split(_part(ref.local, ref, source)) if ref.split == "train" else []
+def _warn_of_left_files(wanted: RowsSettings, source: Source) -> None:
+    assert wanted.place.local is not None
+    left = files_of_no_split(_part(wanted.place.local, wanted, source)) if wanted.split == TRAIN else []
     if left:
         names = ", ".join(path.name for path in left[:4]) + (", …" if len(left) > 4 else "")
         warnings.warn(
-            f"{ref.path}: not read, since other files are named after the split 'train': {names}",
+            f"{wanted.path}: not read, since other files are named after the split 'train': {names}",
             UnmdpoWarning,
             stacklevel=4,
         )
 
 
-def recognize(ref: DataRef, columns: Mapping[str, str] | None = None) -> str:
+def recognize(wanted: RowsSettings) -> str:
     """The source with this Hub name, or with the columns of the first row that has those of any."""
+    columns = wanted.columns
     if columns:  # those of two responses side by side, of scored ones, or of pairs
         if {"response_a", "response_b", "label"} & columns.keys():
             return "sides"
@@ -203,29 +164,29 @@ def recognize(ref: DataRef, columns: Mapping[str, str] | None = None) -> str:
         if {"chosen", "rejected"} & columns.keys():
             return "preference"
     for name, source in SOURCES.items():
-        if source.hub is not None and source.hub.path == ref.path and ref.config in (None, source.hub.config):
+        if source.hub is not None and source.hub.path == wanted.path and wanted.config in (None, source.hub.config):
             return name
     bad, unrecognized = BadRows(), list[DataError]()
-    first = first_rows(ref, bad)
+    first = first_rows(wanted, bad)
     for row in rename_columns(first, columns) if columns else first:
         try:
             return detect(row)
         except DataError as error:
             unrecognized.append(error)
-    raise [*unrecognized, *bad.errors, UserError(f"{ref.path}: no readable rows")][0]
+    raise [*unrecognized, *bad.errors, UserError(f"{wanted.path}: no readable rows")][0]
 
 
-def first_rows(ref: DataRef, bad: BadRows | None = None, source: Source | None = None) -> list[Row]:
+def first_rows(wanted: RowsSettings, bad: BadRows | None = None, source: Source | None = None) -> list[Row]:
     """Some rows of the split, or of whatever there is, where a column names the split of each row."""
     bad = bad or BadRows()
     bad.most = LOOKED_AT
     try:
-        rows = _peek(read_rows(ref, bad, source))
+        rows = _peek(read_rows(wanted, bad, source))
     except UserError:
-        if ref.split is None:
+        if wanted.split == ALL:
             raise
         rows = []
-    return rows or _peek(read_rows(replace(ref, split=None), bad, source))
+    return rows or _peek(read_rows(wanted.of_split(ALL), bad, source))
 
 
 def _peek(rows: Iterator[Row]) -> list[Row]:
@@ -236,37 +197,37 @@ def _peek(rows: Iterator[Row]) -> list[Row]:
     return found
 
 
-def _has_split_column(ref: DataRef) -> bool:
+def _has_split_column(wanted: RowsSettings) -> bool:
     """Whether a file has a column that names usual splits, and nothing else."""
-    named = [row.values.get(SPLIT) for row in first_rows(replace(ref, split=None))]
+    named = [row.values.get(SPLIT) for row in first_rows(wanted.of_split(ALL))]
     words = [word for word in named if word is not None]
     return bool(words) and all(isinstance(word, str) and split_named(word) is not None for word in words)
 
 
-def read_rows(ref: DataRef, bad: BadRows, source: Source | None = None) -> Iterator[Row]:
+def read_rows(wanted: RowsSettings, bad: BadRows, source: Source | None = None) -> Iterator[Row]:
     """Raw rows of a file, a folder, or a Hub dataset."""
     layout = (source.hub if source is not None else None) or HubData()
-    split = None if source is not None and source.split_column is not None else ref.split
-    local = ref.local
+    has_splits = source is None or source.split_column is None  # else one file holds them all
+    split = wanted.split if has_splits and wanted.split != ALL else None
+    path, local = wanted.place, wanted.place.local
     if local is not None and local.is_dir():
-        files = data_files(_part(local, ref, source), split)
+        files = data_files(_part(local, wanted, source), split)
         return chain.from_iterable(read_file(file, bad, empty=len(files) > 1) for file in files)
     if local is not None:
         return read_file(local, bad)
-    if not HUB_NAME.fullmatch(ref.path) or Path(ref.path).suffix in {*READERS, ".gz"}:
-        raise UserError(f"{ref.path[:200]}: no such file or folder")
-    return hub_rows(
-        ref.path, split=split, revision=ref.revision, config=ref.config or layout.config, data_dir=layout.data_dir
-    )
+    if not HUB_NAME.fullmatch(path) or Path(path).suffix in {*READERS, ".gz"}:
+        raise UserError(f"{path[:200]}: no such file or folder")
+    config = wanted.config or layout.config
+    return hub_rows(path, split=split, revision=wanted.revision, config=config, data_dir=layout.data_dir)
 
 
-def _part(folder: Path, ref: DataRef, source: Source | None) -> Path:
+def _part(folder: Path, wanted: RowsSettings, source: Source | None) -> Path:
     """The folder itself, or the part of a mirrored repository that holds the source's comparisons; of any source, if
     it is not known yet and there are no data files beside that part."""
-    if ref.config is not None:
-        if not (folder / ref.config).is_dir():
-            raise UserError(f"{ref.path}: it has no folder '{ref.config}'")
-        return folder / ref.config
+    if wanted.config is not None:
+        if not (folder / wanted.config).is_dir():
+            raise UserError(f"{wanted.path}: it has no folder '{wanted.config}'")
+        return folder / wanted.config
     if source is not None:
         layouts = [source.hub] if source.hub is not None else []
     else:
@@ -277,13 +238,13 @@ def _part(folder: Path, ref: DataRef, source: Source | None) -> Path:
     return next((part for part in parts if part.is_dir()), folder)
 
 
-def _of_split(rows: Iterator[Row], column: str | None, split: str | None, counted: BadRows | None) -> Iterator[Row]:
+def _of_split(rows: Iterator[Row], column: str | None, split: str, counted: BadRows | None) -> Iterator[Row]:
     """Only the rows of `split`, if a column names each row's. Rows without a name are for training; `counted` counts
     those of other splits, unless the source is known to hold several."""
     for row in rows:
         word = row.values.get(column) if column is not None else None
         names = (split_named(word) or (word, word)) if isinstance(word, str) else ("train", "train")
-        if split is None or column is None or split in names or (column not in row.values and counted is None):
+        if split == ALL or column is None or split in names or (column not in row.values and counted is None):
             yield row
         elif counted is not None:
             counted.read += 1

@@ -8,7 +8,7 @@ from unmdpo.engine.inference.judges import FunctionSettings
 from unmdpo.execute.checks import JUDGE, judges, missing_places
 from unmdpo.stages.data import read_stage
 from unmdpo.stages.evaluation import JUDGEMENT_STAGE
-from unmdpo.stages.judge import JUDGE_STAGE, places
+from unmdpo.stages.judge import JUDGE_STAGE
 from unmdpo.stages.pipeline import Pipeline
 from unmdpo.stages.shared.files import PANEL
 from unmdpo.stages.shared.judge_training import read_pairs
@@ -24,7 +24,7 @@ def judges_data(run: Pipeline, wanted: Sequence[str]) -> list[str]:
         if stage.kind is JUDGE_STAGE and run.find(stage) is None and stage.settings.training.path not in absent:
             given = stage.settings.training
             try:
-                read_pairs(*places(given), held_out=given.held_out, seed=given.seed, batch=given.batch)
+                read_pairs(given, held_out=given.held_out, seed=given.seed, batch=given.batch)
             except UserError as error:
                 problems.append(f"{name}: {error}")
     return problems

@@ -18,8 +18,8 @@ from unmdpo.objectives.table import OBJECTIVES
 from unmdpo.recipe import Recipe, parse_recipe
 from unmdpo.recipe.draft import drafted
 from unmdpo.recipe.loader import merge
+from unmdpo.recipe.margin import MarginRecipe
 from unmdpo.recipe.settings import RowsRecipe
-from unmdpo.stages.shared.rows import reading, reference
 from unmdpo.store.store import GIVEN
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def recipe_of(
     asked = {key: value for key, value in sections.get("data", {}).items() if key in RowsRecipe.model_fields}
     rows = resolve(RowsRecipe, {"path": _rows(dataset, store), **asked}, "data")
     known = OBJECTIVES.get(objective)
-    seen, draft = drafted(reference(rows), reading(rows), source)
+    seen, draft = drafted(rows.as_read, source)
     if needs_strengths(objective) and {*seen.strengths} <= {1}:
         raise UserError(
             f"'{objective}' learns from strengths, but all are equal here ({seen.strength_from}). "
@@ -55,12 +55,17 @@ def recipe_of(
     if scale is None and known is not None and known.scale:
         scale = "auto"
     fitted = {SCALE: {"estimator": scale, "length_normalized": known is not None and known.normalized}}
+    chosen = dict(settings or {})
+    if "beta" in chosen:  # the scale is fitted to the policy's own log-ratios
+        fitted[SCALE]["beta"] = chosen["beta"]
+    margin = {name: chosen[name] for name in MarginRecipe.model_fields if name in chosen}
     described = {
         "name": objective,
         "model": source.model_dump(exclude_defaults=True),
         "data": {key: value for key, value in draft.data.items() if key != "validation"},  # all is trained on
         "training": draft.training,
         "pilots": draft.budget,
+        "margin": margin,
         "scales": {} if scale is None else fitted,
         "policies": {POLICY: {"objective": objective} | own | ({} if scale is None else {"scale": SCALE})},
     }

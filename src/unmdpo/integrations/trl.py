@@ -15,11 +15,12 @@ from torch import Tensor
 
 from unmdpo.core.errors import UserError
 from unmdpo.core.extras import needed
-from unmdpo.data import Comparison, SourceSettings, StrengthRule
+from unmdpo.data import Comparison, StrengthRule
 from unmdpo.data.bad import BadRows
 from unmdpo.data.comparison import Origin
 from unmdpo.data.rows import Row
 from unmdpo.data.sources import SOURCES
+from unmdpo.data.sources.base import SourceSettings
 from unmdpo.objectives import OBJECTIVES, Objective, PairLogps, beta_ln_from_lengths
 
 with needed("unmdpo.integrations.trl", "trl"):

@@ -3,18 +3,16 @@ looks at data and model."""
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
 import yaml
 
 from unmdpo.audit.describe import Description, Spread, Tokens, describe
-from unmdpo.data.bad import A_FEW
 from unmdpo.data.comparison import Comparison
-from unmdpo.data.load import ALL, DataRef, Reading
-from unmdpo.data.strength import StrengthRule
+from unmdpo.data.reading import RowsSettings
 from unmdpo.engine.settings import ModelSource
 from unmdpo.recipe.loader import packaged
 
@@ -35,27 +33,19 @@ HOLDS = 0.99  # share of comparisons that should fit
 class Draft:
     """What a recipe is written from."""
 
-    path: str
-    source: str
+    rows: RowsSettings
     model: str
     comparisons: int
     prompts: int
     template: str | None = None
     parameters: int | None = None
     max_length: int | None = None
-    split: str = "train"
-    config: str | None = None
-    revision: str | None = None
     validation_split: str | None = None  # the data's own, if it has one
-    columns: Mapping[str, str] = field(default_factory=dict)
-    strength: StrengthRule = field(default_factory=StrengthRule)
-    ignore: tuple[str, ...] = ()
-    max_bad_rows: int | float = A_FEW
 
     @property
     def name(self) -> str:
         """The data's name, as a recipe may be called."""
-        words = re.findall(r"[a-z0-9]+", Path(self.path).name.lower().split(".")[0])
+        words = re.findall(r"[a-z0-9]+", Path(self.rows.place).name.lower().split(".")[0])
         return "-".join(words)[:60] or "mine"
 
     @property
@@ -100,24 +90,13 @@ class Draft:
 
     @property
     def data(self) -> dict[str, object]:
-        data: dict[str, object] = {"source": self.source, "path": self.path}
-        if self.split != "train":
-            data["split"] = self.split
-        data |= {name: value for name in ("config", "revision") if (value := getattr(self, name)) is not None}
-        if self.columns:
-            data["columns"] = dict(self.columns)
-        if self.strength != StrengthRule():
-            data["strength"] = self.strength.model_dump(exclude_defaults=True)
-        if self.ignore:
-            data["ignore"] = list(self.ignore)
-        if self.max_bad_rows != A_FEW:
-            data["max_bad_rows"] = self.max_bad_rows
+        """What is read, as it was asked for, and where prompts for evaluation come from."""
+        first = {"source": str(self.rows.source), "path": str(self.rows.path)}
+        data = first | self.rows.model_dump(mode="json", exclude_defaults=True)
         if self.max_length is not None:
             data["max_length"] = self.max_length
-        data["validation"] = (
-            {"split": self.validation_split} if self.validation_split else {"fraction": self._fraction}
-        )
-        return data
+        own = self.validation_split
+        return data | {"validation": {"split": own} if own else {"fraction": self._fraction}}
 
     @property
     def _fraction(self) -> float:
@@ -180,11 +159,11 @@ def _block(values: dict[str, object]) -> list[str]:
 
 
 def drafted(
-    ref: DataRef, reading: Reading, model: ModelSource | None, against: Sequence[str] = (), template: str | None = None
+    wanted: RowsSettings, model: ModelSource | None, against: Sequence[str] = (), template: str | None = None
 ) -> tuple[Description, Draft]:
     """What is in the data, and a first recipe for it; without a model, for a small one. The `template` is the model's,
     as it was named."""
-    seen, sample = describe(ref, reading, against)
+    seen, sample = describe(wanted, against)
     parameters: int | None = DEFAULT_SIZE if model is None else None
     max_length: int | None = None
     if model is not None:
@@ -194,22 +173,14 @@ def drafted(
         parameters, context = size_and_context(model)
         max_length = fitting_length({most: seen.tokens.over(most) for most in LENGTHS}, context)
     draft = Draft(
-        path=str(ref.path),
-        source=seen.source,
+        rows=wanted.model_copy(update={"source": seen.source}),
         model=DEFAULT_MODEL if model is None else str(model.path),
         template=template,
         comparisons=seen.comparisons,
         prompts=seen.prompts,
         parameters=parameters,
         max_length=max_length,
-        split=ref.split or ALL,
-        config=ref.config,
-        revision=ref.revision,
         validation_split=next(iter(seen.splits), None),
-        columns=reading.columns,
-        strength=reading.settings.strength,
-        ignore=reading.ignore,
-        max_bad_rows=reading.max_bad_rows,
     )
     return seen, draft
 

@@ -10,29 +10,12 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from unmdpo.core.errors import UserError, did_you_mean
-from unmdpo.core.functions import FunctionName
 from unmdpo.core.margins import Placement
-from unmdpo.core.settings import (
-    SEED,
-    Count,
-    Name,
-    Nonnegative,
-    Positive,
-    Seed,
-    Seeds,
-    Strict,
-    among,
-    error_at,
-    names_only,
-)
-from unmdpo.data.bad import A_FEW, BadRowLimit
-from unmdpo.data.columns import TARGETS
+from unmdpo.core.settings import SEED, Count, Name, Nonnegative, Positive, Seed, Seeds, Strict, error_at, names_only
 from unmdpo.data.identity import FOLD_SEED
-from unmdpo.data.load import AUTO
 from unmdpo.data.places import DataPlace
-from unmdpo.data.sources import GONE, SOURCES
-from unmdpo.data.sources.base import HubData
-from unmdpo.data.strength import LEVELS, PairRule, StrengthRule
+from unmdpo.data.reading import RowsSettings
+from unmdpo.data.strength import LEVELS, StrengthRule
 from unmdpo.engine.inference.judges import AnyJudge
 from unmdpo.engine.settings import MAX_LENGTH, DefaultBudget, ModelSource, TrainingOverrides
 from unmdpo.objectives.table import OBJECTIVES
@@ -56,22 +39,6 @@ def _known_in(table: Mapping[str, Any], *others: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _source(name: str) -> str:
-    """A source of the table, or `package.module:function`, which is pinned like any file."""
-    if ":" in name:
-        return FunctionName.checked(name)
-    if name in GONE:
-        raise ValueError(f"'{name}' went: {GONE[name]}")
-    if name not in (known := [*SOURCES, AUTO]):
-        raise ValueError(f"unknown name '{name}'; {did_you_mean(name, known)}")
-    return name
-
-
-def _sources_in_schema(schema: dict[str, Any]) -> None:
-    schema["anyOf"] = [{"enum": sorted([*SOURCES, AUTO])}, {"pattern": r"^[\w.]+:\w+$"}]
-
-
-SourceName = Annotated[str, AfterValidator(_source), Field(json_schema_extra=_sources_in_schema)]
 ObjectiveName = Annotated[str, _known_in(OBJECTIVES), Field(json_schema_extra=_names_of(OBJECTIVES))]
 EstimatorName = Annotated[str, _known_in(ESTIMATORS), Field(json_schema_extra=_names_of(ESTIMATORS))]
 
@@ -116,53 +83,15 @@ class StrengthRecipe(StrengthRule):
         return StrengthRule(levels=levels, labels=self.labels, column=self.column)
 
 
-class RowsRecipe(Strict):
-    """Which rows to read, and how they become comparisons."""
+class RowsRecipe(RowsSettings):
+    """What to train on: a judge may give the strengths."""
 
-    source: SourceName = Field(AUTO, description="how rows are read; auto recognizes it by their columns")
-    path: DataPlace | None = Field(None, description="file, folder or Hub name; default: the source's own")
-    revision: str | None = Field(None, description="branch, tag or commit on the Hub")
-    config: str | None = Field(None, description="configuration of a Hub dataset, or a subfolder")
-    split: str = Field("train", description="the split to train on, or all")
-    max_bad_rows: BadRowLimit = A_FEW
-    columns: dict[str, str] = Field(
-        {}, description="what a column holds → its name, with dots into nested fields, such as chosen: answers.0.text"
-    )
-    ignore: list[str] = Field([], description="columns to leave out; pictures and sound must be named here")
     strength: StrengthRecipe = Field(StrengthRecipe(), description="how strengths are read, or cut from margins")
-    pairing: PairRule = Field(PairRule(), description="which of several scored responses are compared")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _official_path(cls, values: Any) -> Any:
-        """A source with data of its own on the Hub reads that unless a path is given."""
-        if isinstance(values, dict) and values.get("path") is None and not values.get("mix"):
-            source = SOURCES.get(str(values.get("source")))
-            if source is not None and source.hub is not None:
-                return values | {"path": source.hub.path}
-        return values
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        if self.source == AUTO:
-            for name in self.columns:
-                among(TARGETS, name, ("data", "columns"), f"this source has no field '{name}'")
-        self._check_place()
-        return self
-
-    def _check_place(self) -> None:
-        if self.path is None:
-            raise ValueError("data needs a path" if self.source == AUTO else f"source '{self.source}' needs a path")
 
     @property
-    def official(self) -> HubData | None:
-        """The source's own data on the Hub, if that is what is read."""
-        hub = SOURCES[self.source].hub if self.source in SOURCES else None
-        return hub if hub is not None and self.path == hub.path else None
-
-    @property
-    def place(self) -> str:
-        return self.path or ""
+    def as_read(self) -> RowsSettings:
+        """What is read before a judge, if there is one, gives strengths."""
+        return self.model_copy(update={"strength": self.strength.read})
 
 
 class MixedRows(RowsRecipe):
@@ -181,9 +110,9 @@ class DataRecipe(RowsRecipe):
     max_length: Count = Field(MAX_LENGTH, description="most tokens in a prompt with its response")
     validation: ValidationRecipe = Field(ValidationRecipe(), description="where prompts for evaluation come from")
 
-    def _check_place(self) -> None:
+    def _check_path(self) -> None:
         if not self.mix:
-            super()._check_place()
+            super()._check_path()
             return
         if any(part.strength.judge is not None for part in self.mix.values()):
             raise ValueError("a judge gives strengths to one data set: for several, use `unmdpo judge score` first")

@@ -4,8 +4,6 @@ import shutil
 from dataclasses import asdict
 
 from unmdpo.core.settings import Strict
-from unmdpo.data import SourceSettings
-from unmdpo.data.load import DataRef, Reading
 from unmdpo.engine.inference.judges import JudgeTraining
 from unmdpo.engine.settings import ModelSource
 from unmdpo.engine.training.loop import LOGS
@@ -30,17 +28,11 @@ def trained_judge(graph: Graph, name: str, training: JudgeTraining) -> Stage[Tra
     return graph.stage(JUDGE_STAGE, settings, {}, stage_name)
 
 
-def places(training: JudgeTraining) -> tuple[DataRef, Reading]:
-    """What to read, and how."""
-    ref = DataRef.named(training.path, training.split, training.revision, training.config)
-    return ref, Reading(training.source, SourceSettings(pairing=training.pairing), training.columns)
-
-
 def train(job: Job[TrainedJudgeSettings]) -> Notes:
     """Trains the judge, and measures it on prompts that it has not seen."""
     given = job.settings.training
     judge = train_judge(
-        *places(given),
+        given,
         job.settings.model,
         job.folder / MODEL.name,
         _settings(given),

@@ -11,8 +11,9 @@ import numpy as np
 
 from unmdpo.core.errors import UserError
 from unmdpo.data import Comparison
-from unmdpo.data.load import DataRef, Reading, load
+from unmdpo.data.load import load
 from unmdpo.data.places import DataPlace
+from unmdpo.data.reading import ALL, RowsSettings, rows_of
 from unmdpo.data.reward_bench import BenchRow, read_reward_bench
 from unmdpo.data.sources.preference import strengths_come_later
 from unmdpo.engine.inference.judges import JudgeSettings, TrainedJudge, kind_of
@@ -43,8 +44,7 @@ class Tested(NamedTuple):
 
 
 def measure_on_pairs(
-    ref: DataRef,
-    reading: Reading,
+    wanted: RowsSettings,
     judge: JudgeSettings,
     *,
     second: JudgeSettings | None,
@@ -53,7 +53,7 @@ def measure_on_pairs(
     report: Report,
 ) -> Tested:
     """Asks for both responses of a file's comparisons, ties left out; a judge of pairs in both orders."""
-    rows = _labelled(ref, reading, limit)
+    rows = _labelled(wanted, limit)
     opened = kind_of(judge).open(judge)
     with tempfile.TemporaryDirectory() as folder:
         gaps, position = _gaps(opened, rows, seed, report, Path(folder))
@@ -65,11 +65,11 @@ def measure_on_pairs(
     return Tested(Measured.of(gaps, rows), position, agreement, spent_by(opened))
 
 
-def _labelled(ref: DataRef, reading: Reading, limit: int | None = None) -> list[Comparison]:
+def _labelled(wanted: RowsSettings, limit: int | None = None) -> list[Comparison]:
     with strengths_come_later():  # labels are enough
-        rows = [*islice(load(ref, reading).rows, limit)]
+        rows = [*islice(load(wanted).rows, limit)]
     if not rows:
-        raise UserError(f"{ref.path}: there is no pair to measure a judge on")
+        raise UserError(f"{wanted.path}: there is no pair to measure a judge on")
     return rows
 
 
@@ -109,7 +109,7 @@ def judges_measured(graph: Graph) -> None:
 
 def measure(job: Job[MeasuringSettings]) -> Notes:
     settings, judge = job.settings, opened(job)
-    rows = _labelled(DataRef.named(settings.labelled, "all", None, None), Reading("auto"))
+    rows = _labelled(rows_of(settings.labelled, split=ALL))
     assert settings.seed is not None
     gaps, position = _gaps(judge, rows, settings.seed, job.report, job.state)
     measured = Measured.of(gaps, rows)

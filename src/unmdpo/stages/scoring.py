@@ -15,7 +15,8 @@ from unmdpo.core.files import write_text
 from unmdpo.core.settings import Strict
 from unmdpo.data.comparison import Comparison
 from unmdpo.data.identity import Prompt
-from unmdpo.data.load import DataRef, Reading, load
+from unmdpo.data.load import load
+from unmdpo.data.reading import RowsSettings
 from unmdpo.data.sources.preference import strengths_come_later
 from unmdpo.data.strength import StrengthRule
 from unmdpo.data.table import ComparisonTable
@@ -177,13 +178,13 @@ class Scored(NamedTuple):
 
 
 def score_file(
-    ref: DataRef, reading: Reading, judge: JudgeSettings, out: Path, *, swap: bool, seed: int, report: Report
+    wanted: RowsSettings, judge: JudgeSettings, out: Path, *, swap: bool, seed: int, report: Report
 ) -> Scored:
     """Writes a file's comparisons with a judge's margins. The label says which response is better; where the judge
     prefers the other one, the comparison is left out, or the two are swapped. What is not finished goes on from a
     hidden file beside the result, for exactly these comparisons and this judge."""
     with strengths_come_later():
-        data = load(ref, reading)
+        data = load(wanted)
     asked = kind_of(judge).open(judge)
     rows = [*data.rows]
     compared = [(row.prompt_hash, row.chosen, row.rejected) for row in rows]

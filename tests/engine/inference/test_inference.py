@@ -18,9 +18,10 @@ from transformers import (
 from tests.worlds.families import build
 from tests.worlds.models import TINY, tiny, word_tokenizer
 from unmdpo.core.errors import UserError
+from unmdpo.core.functions import function_files
 from unmdpo.data.identity import Message
 from unmdpo.engine.inference.embed import Embedder, embed_prompts, embeddings_of
-from unmdpo.engine.inference.function_judge import check_function, checked, function_files, open_function
+from unmdpo.engine.inference.function_judge import check_function, checked, open_function
 from unmdpo.engine.inference.generate import GenerationSettings, Generator
 from unmdpo.engine.inference.judges import FunctionSettings
 from unmdpo.engine.inference.reward_model import RewardModel
@@ -287,7 +288,7 @@ def test_a_judge_package_that_exits_when_it_is_imported_ends_only_itself(tmp_pat
     monkeypatch.chdir(tmp_path)
     settings = FunctionSettings(function="leaver.judge:score")
     files = [str(tmp_path / "leaver" / name) for name in ("__init__.py", "judge.py")]
-    assert function_files(settings) == files  # found without importing anything
+    assert sorted(map(str, function_files(settings.function).values())) == files  # found without importing anything
     with pytest.raises(UserError, match=r"judge function 'leaver\.judge:score': SystemExit: 0"):
         check_function(settings)
 

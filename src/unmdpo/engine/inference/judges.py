@@ -11,8 +11,7 @@ from unmdpo.core.functions import FunctionName
 from unmdpo.core.places import Place
 from unmdpo.core.settings import Count, Strict, chosen_from
 from unmdpo.data.identity import Prompt
-from unmdpo.data.places import DataPlace
-from unmdpo.data.strength import PairRule
+from unmdpo.data.reading import RowsSettings
 from unmdpo.engine.inference.endpoints import Endpoint
 from unmdpo.engine.settings import ModelPlace, ModelSource, Template
 
@@ -51,16 +50,9 @@ class EndpointSettings(Endpoint, JudgeSettings):
         return self
 
 
-class JudgeTraining(Strict):
+class JudgeTraining(RowsSettings):
     """How a judge is trained: a reward model, on pairs that policies do not learn from."""
 
-    path: DataPlace = Field(description="preference pairs to learn from: a file, a folder or a Hub dataset")
-    source: str = Field("auto", description="the source's name; auto recognizes it by its columns")
-    split: str = Field("train", description="the split to train on, or all")
-    revision: str | None = Field(None, description="of the Hub dataset")
-    config: str | None = Field(None, description="Hub configuration, or a subfolder")
-    columns: dict[str, str] = Field({}, description="what a row is read for → its column")
-    pairing: PairRule = Field(PairRule(), description="which of several scored responses are compared")
     model: ModelSource | None = Field(None, description="what it starts from; default: the recipe's model")
     held_out: Annotated[float, Field(ge=0.01, le=0.9)] = Field(
         0.1, description="share of the prompts to measure it on"

@@ -17,8 +17,9 @@ from unmdpo.core.errors import OutOfMemory, UserError
 from unmdpo.core.files import check_new, remove, replacing, write_text
 from unmdpo.data import Comparison
 from unmdpo.data.comparison import Comparisons
-from unmdpo.data.load import DataRef, Reading, load
+from unmdpo.data.load import load
 from unmdpo.data.panels import split_prompts
+from unmdpo.data.reading import RowsSettings
 from unmdpo.engine.cost import spare_memory
 from unmdpo.engine.inference.reward_model import RewardModel
 from unmdpo.engine.models import context_length
@@ -71,23 +72,22 @@ class JudgeData:
     left_out: dict[str, int]
 
 
-def read_pairs(ref: DataRef, reading: Reading, *, held_out: float, seed: int, batch: int) -> JudgeData:
+def read_pairs(wanted: RowsSettings, *, held_out: float, seed: int, batch: int) -> JudgeData:
     """Reads them; an error if they are too few, whatever their length."""
-    data = load(ref, reading)
+    data = load(wanted)
     unseen = split_prompts((row.prompt_hash for row in data), held_out, seed)
     training = [row for row in data if row.prompt_hash not in unseen]
     measured = [row for row in data if row.prompt_hash in unseen]
     if len(training) < batch or not measured:
         raise UserError(
-            f"{ref.path}: {len(training)} pairs to train a judge on and {len(measured)} held out: it needs a batch of "
-            f"{batch}, and one to measure it; bring more, lower batch, or change held_out"
+            f"{wanted.path}: {len(training)} pairs to train a judge on and {len(measured)} held out: it needs a batch "
+            f"of {batch}, and one to measure it; bring more, lower batch, or change held_out"
         )
     return JudgeData(training, measured, _margins(data), {"bad": len(data.skipped), "ties": len(data.ties)})
 
 
 def train_judge(
-    ref: DataRef,
-    reading: Reading,
+    wanted: RowsSettings,
     source: ModelSource,
     folder: Path,
     settings: RewardSettings,
@@ -106,7 +106,7 @@ def train_judge(
     folder = folder.resolve()
     _check_place(folder)
     settings = replace(settings, max_length=min(settings.max_length, context_length(source) or settings.max_length))
-    data = read_pairs(ref, reading, held_out=held_out, seed=settings.seed, batch=settings.batch)
+    data = read_pairs(wanted, held_out=held_out, seed=settings.seed, batch=settings.batch)
     encoder = Encoder.of(source)
     pairs, kept = _encoded(source, encoder, data.training, settings.max_length, data.margins if margins else {})
     _, short = _encoded(source, encoder, data.measured, settings.max_length, {})
@@ -129,7 +129,7 @@ def train_judge(
         found = _measured(RewardModel(source.at_path(str(aside))), [data.measured[i] for i in short])
         judge = TrainedJudge(folder, len(pairs), left_out, found, proof)
         write_text(aside / MEASURED, json.dumps(judge.to_dict(), indent=2) + "\n")
-        write_text(aside / CARD, _card(judge, _named(ref.path), _named(base or source.path), settings))
+        write_text(aside / CARD, _card(judge, _named(str(wanted.path)), _named(base or source.path), settings))
     remove(own)
     return judge
 

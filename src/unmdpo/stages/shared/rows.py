@@ -5,20 +5,19 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from unmdpo.data import DataRef, SourceSettings
 from unmdpo.data.bad import as_lines
 from unmdpo.data.comparison import BOTH_BAD, Comparisons
-from unmdpo.data.load import Reading, load
+from unmdpo.data.load import load
 from unmdpo.data.panels import split_prompts
 from unmdpo.data.sources.preference import strengths_come_later
 from unmdpo.data.table import ComparisonTable
-from unmdpo.recipe.settings import MixedRows, RowsRecipe, ValidationRecipe
+from unmdpo.recipe.settings import MixedRows, ValidationRecipe
 from unmdpo.stages.shared.base import Job, Notes
 from unmdpo.stages.shared.files import BAD_ROWS
 
@@ -50,9 +49,8 @@ class LoadedRows:
         read, ready = dict[str, Comparisons](), dict[str, Part]()
         for name, spec in parts.items():
             listing = job.folder / BAD_ROWS.name
-            rules = replace(reading(spec), quantiles=quantiles.get(name))
             with strengths_come_later() if spec.strength.judge is not None else contextlib.nullcontext():
-                data = load(reference(spec), rules, listing=listing, part=name)
+                data = load(spec.as_read, quantiles=quantiles.get(name), listing=listing, part=name)
             assert isinstance(data.rows, ComparisonTable)
             assert isinstance(data.ties, ComparisonTable)
             read[name], ready[name] = data, Part(data.rows, data.ties, spec.weight)
@@ -91,15 +89,6 @@ def in_share(prompt_hash: str, share: float) -> bool:
     """Whether a prompt is in the share, by its hash alone; apart from the draw of validation prompts."""
     digest = hashlib.sha256(f"weight:{prompt_hash}".encode("ascii")).digest()
     return int.from_bytes(digest[:8], "big") < share * 2**64
-
-
-def reference(spec: RowsRecipe) -> DataRef:
-    return DataRef.named(spec.place, spec.split, spec.revision, spec.config)
-
-
-def reading(spec: RowsRecipe) -> Reading:
-    rules = SourceSettings(strength=spec.strength.read, pairing=spec.pairing)
-    return Reading(spec.source, rules, spec.columns, spec.max_bad_rows, ignore=tuple(spec.ignore))
 
 
 def _counts(read: Mapping[str, Comparisons]) -> Notes:
