@@ -150,7 +150,7 @@ def _evaluation(run: Run, policy: str) -> Iterator[str]:
 
 def _limits(run: Run) -> Iterator[str]:
     yield from ("", "## Limits", "")
-    yield from (f"- {line}" for line in (*run.judge_lines, *losses(run)))
+    yield from (f"- {line}" for line in (*run.world_differences, *run.judge_lines, *losses(run)))
     if run.summarized:
         panels = ", ".join(f"{report['prompts']} of {panel}" for panel, report in run.summary.items())
         yield f"- Judged by answers to these prompts alone: {panels}. Other prompts may give other results."
