@@ -95,7 +95,8 @@ def test_a_cluster_that_does_not_answer():
 
 def test_what_another_run_works_on_gives_its_place_back(cluster, folder, tmp_path):
     run = open_run(judged_by_function(folder, "tests.worlds.judges:longest"), Store(tmp_path / "store"))
-    task = Task(run.recipe.model_dump_json(), str(run.store.root), "comparisons", str(tmp_path), None, False)
+    run.record()  # which is what tasks open
+    task = Task(run.folder.name, str(run.store.root), "comparisons", str(tmp_path), None, False)
     with run.store.lock(run.stages["comparisons"].key):
         assert ray_task(task).taken
     assert ray_task(task) == Outcome(seconds=ANY)
