@@ -37,12 +37,13 @@ class Pipeline:
     forced: Mapping[str, str] = field(default_factory=dict)  # stages that are made again → what marks the new result
     recorded: bool = False  # opened to be read: what it needs may be gone
     remarks: tuple[str, ...] = ()  # which commits names on the Hub stand for, where nobody asked the Hub
+    name: str = ""  # of its folder, where that is not to be worked out
 
     @property
     def folder(self) -> Path:
         """Named by the recipe and by what lay in its places: two runs are one only if both are equal."""
         identity = digest_of([self.recipe.digest, self.pins.digests])
-        return self.store.root / "runs" / f"{self.recipe.name}-{identity[:12]}"
+        return self.store.root / "runs" / (self.name or f"{self.recipe.name}-{identity[:12]}")
 
     def find(self, stage: Stage[Any]) -> Artifact | None:
         """The finished artifact of a stage: finished for the inputs that lie there now."""
@@ -235,7 +236,8 @@ class Pipeline:
         if tokens is None:
             return self
         compute = self.recipe.compute.model_copy(update={"token_budget": tokens})
-        return replace(self, recipe=self.recipe.model_copy(update={"compute": compute}))
+        recipe = self.recipe.model_copy(update={"compute": compute})
+        return replace(self, recipe=recipe, name=self.folder.name)  # ranks open the record that is there
 
     def is_ready(self, name: str) -> bool:
         """Whether all inputs of a stage are finished."""
@@ -277,7 +279,7 @@ def read_record(store: Store, folder: Path) -> Pipeline:
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise UserError(f"{folder / RECORD}: not the record of a run of this version: {error}") from error
     stages = _stages(Graph(recipe, pins, _borrowed(recipe, store, planning=True), code, places))
-    return Pipeline(store, recipe, stages, pins, forced)
+    return Pipeline(store, recipe, stages, pins, forced, name=folder.name)
 
 
 def open_recorded(root: Path, name: str) -> Pipeline:
