@@ -237,6 +237,27 @@ def test_a_branch_that_moves_means_what_it_meant_when_the_run_began(folder, cach
     assert commits["a"] in json.dumps(json.loads((run.folder / "run.json").read_text())["inputs"])
 
 
+def test_the_report_names_the_commit(folder, cache, tmp_path):
+    run = execute(open_run(from_the_hub(folder), Store(tmp_path)), until="encoded")
+    said = CliRunner().invoke(app, ["report", str(run.folder)])
+    assert said.exit_code == 0, said.output
+    assert "owner/tiny@main aaaaaaaaaaaa" in (run.folder / "report.html").read_text()
+
+
+def test_a_file_that_appears_after_the_run_began_is_noticed(folder, tmp_path):
+    """Its stage's key says that nothing lay there."""
+    evaluation = {"baseline": "dpo", "panels": {"one": {"size": 2, "path": str(tmp_path / "late.jsonl")}}}
+    judge = {"function": "tests.worlds.judges:longest"}
+    described = recipe(
+        folder, scales={}, policies={"dpo": {"objective": "dpo"}}, evaluation=evaluation | {"judge": judge}
+    )
+    run = open_run(described, Store(tmp_path / "store"))
+    run.make(run.stages["comparisons"], lambda text: None)
+    (tmp_path / "late.jsonl").write_text('{"prompt": "w1"}\n{"prompt": "w2"}\n')
+    with pytest.raises(UserError, match=r"late\.jsonl is not what it was when this run began"):
+        run.make(run.stages["panel[one]"], lambda text: None)
+
+
 def test_a_commit_and_the_branch_that_names_it_are_one_model(folder, cache, tmp_path):
     _, commits = cache
     by_branch = open_run(from_the_hub(folder), Store(tmp_path))

@@ -18,6 +18,7 @@ from unmdpo.results.grid import Grid
 from unmdpo.results.run import Run
 from unmdpo.results.tables import chance, remarks
 from unmdpo.results.tasks import losses
+from unmdpo.store.pins import commits_in
 
 EXTREMES, DOTS = 8, 2000  # prompts shown at each end of a scale; points in a scatter plot
 MEASURES = {"win_rate": ("win rate, %", 50.0), "reward_difference": ("ΔR", 0.0)}
@@ -76,6 +77,9 @@ def key_facts(facts: Facts) -> dict[str, str]:
     """What a reader wants to know first: the model, the data, the judges, the seeds."""
     recipe, evaluation = facts.run.recipe, facts.run.recipe.evaluation
     said = {"model": str(recipe.model.path)}
+    commits = commits_in(facts.run.pins.digests)
+    if commits:
+        said["commits"] = ", ".join(f"{name} {commit[:12]}" for name, commit in commits.items())
     said["data"] = ", ".join(str(part.place) for part in recipe.data.parts.values())
     if facts.data is not None:
         said["comparisons"] = facts.data.line()

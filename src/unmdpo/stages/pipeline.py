@@ -2,7 +2,7 @@
 
 import fnmatch
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -155,14 +155,6 @@ class Pipeline:
                 visit(self.stages[name])
         return [name for name in self.stages if name in needed]
 
-    def with_dependents(self, names: Sequence[str]) -> list[str]:
-        """These stages and everything that depends on them."""
-        affected = set(names)
-        for name, stage in self.stages.items():  # inputs come first
-            if any(needed.name in affected for needed in stage.inputs.values()):
-                affected.add(name)
-        return [name for name in self.stages if name in affected]
-
     def make(self, stage: Stage[Any], report: Callable[[str], None]) -> Artifact:
         """Runs one stage in this process, unless it is finished; its inputs must be."""
         disable_progress_bar()  # type: ignore[no-untyped-call]  # stages report their own progress
@@ -261,7 +253,9 @@ def build(recipe: Recipe, store: Store, *, planning: bool = False, update: bool 
     """A recipe's stages, with what its places stand for now. Names on the Hub mean what they meant to the latest run
     of this name, unless they are to be updated. With `planning`, scales borrowed from other runs may be missing."""
     earlier = [] if update else [run for run in runs_of(store) if run.name.rpartition("-")[0] == recipe.name]
-    commits = {name: commit for run in reversed(earlier) for name, commit in commits_in(run.record).items()}
+    commits = {
+        name: commit for run in reversed(earlier) for name, commit in commits_in(run.record.get("inputs")).items()
+    }
     contents = Contents(store, commits)
     pins = Pins(look=contents.digest)
     stages = _stages(Graph(recipe, pins, _borrowed(recipe, store, planning)))

@@ -17,7 +17,8 @@ from unmdpo.engine.hub import commit_of
 from unmdpo.store.keys import digest_of
 from unmdpo.store.store import Store
 
-COMMIT, MISSING = "commit ", "missing"  # digests of what lies on the Hub, and of what is nowhere
+COMMIT = "commit "  # begins the digest of what lies on the Hub
+MISSING, NOT_ON_HUB = "missing", "missing from the Hub: "  # of what is nowhere
 T = TypeVar("T")
 FileState = tuple[int, int, int, int]  # size, times and inode: what changes when somebody writes to a file
 
@@ -95,7 +96,7 @@ class Contents:
             return COMMIT + self._commits[asked]
         found = commit_of(place, place.hub, revision)
         if found is None:
-            return f"{MISSING} from the Hub: {asked}"
+            return NOT_ON_HUB + asked
         if found.cached:
             self.remarks.append(f"{asked} is {found.sha[:12]} in the cache of this machine; the Hub was not reached")
         return COMMIT + found.sha
@@ -113,9 +114,8 @@ def pinned_now(settings: T) -> T:
         return Pins(look=Contents(Store(Path(nowhere))).digest).pin(settings)
 
 
-def commits_in(record: Mapping[str, Any]) -> dict[str, str]:
-    """`name@revision` → commit, of a run's record."""
-    digests = record.get("inputs", {})
+def commits_in(digests: Any) -> dict[str, str]:
+    """`name@revision` → commit, of a run's digests; nothing, if its record is damaged."""
     commits: dict[str, str] = {}
     for label, digest in digests.items() if isinstance(digests, dict) else ():
         if str(digest).startswith(COMMIT):
@@ -134,9 +134,9 @@ def file_states(settings: Any) -> dict[Path, FileState]:
 def changed_place(settings: Any, contents: Contents) -> Place | None:
     """A place whose content is no longer what the run began with. What is on the Hub stays as it is: a commit."""
     for _, place in places_in(settings):
-        is_local = place.digest is not None and not place.digest.startswith((COMMIT, MISSING))
+        is_local = place.digest is not None and not place.digest.startswith((COMMIT, NOT_ON_HUB))
         if is_local and contents.digest(place) != place.digest:
-            return place
+            return place  # also one where nothing lay, and now something does
     return None
 
 
