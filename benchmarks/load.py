@@ -80,19 +80,19 @@ def recipe(folder: Path, panel: int) -> Recipe:
 # --- What a GPU would have produced -----------------------------------------------------------------------
 
 
-def _reference(run: Run, stage: Stage[Any], folder: Path, rng: torch.Generator) -> None:
+def _reference(run: Run, stage: Stage, folder: Path, rng: torch.Generator) -> None:
     count = run.artifact("encoded").manifest["notes"]["pairs"]
     REFERENCE.save(folder, -100 - 10 * torch.randn(count, 2, generator=rng))
 
 
-def _features(run: Run, stage: Stage[Any], folder: Path, rng: torch.Generator) -> None:
+def _features(run: Run, stage: Stage, folder: Path, rng: torch.Generator) -> None:
     rows = COMPARISONS.load(run.artifact("comparisons"))
     hashes = PromptIndex.of(rows).hashes
     EMBEDDINGS.save(folder, torch.randn(len(hashes), WIDTH, generator=rng))
     PROMPTS.save(folder, hashes)
 
 
-def _pilot(run: Run, stage: Stage[Any], folder: Path, rng: torch.Generator) -> None:
+def _pilot(run: Run, stage: Stage, folder: Path, rng: torch.Generator) -> None:
     comparisons = COMPARISONS.load(run.artifact("comparisons"))
     index = PromptIndex.of(comparisons)
     folds = index.folds(stage.settings.folds, stage.settings.fold_seed)[index.of_row]
@@ -100,12 +100,12 @@ def _pilot(run: Run, stage: Stage[Any], folder: Path, rng: torch.Generator) -> N
     HELD_OUT.save(folder, HeldOut(rows, -100 - 10 * torch.randn(len(rows), 2, generator=rng)))
 
 
-def _policy(run: Run, stage: Stage[Any], folder: Path, rng: torch.Generator) -> None:
+def _policy(run: Run, stage: Stage, folder: Path, rng: torch.Generator) -> None:
     rows = ({"update": n, "loss": 0.7 - n / 1000, "rewards/accuracies": 0.5} for n in range(UPDATES))
     write_lines(folder / METRICS.name, rows)
 
 
-def _generation(run: Run, stage: Stage[Any], folder: Path, rng: torch.Generator) -> None:
+def _generation(run: Run, stage: Stage, folder: Path, rng: torch.Generator) -> None:
     words = random.Random(stage.key)
     rows = [
         {"prompt_hash": name, "prompt": n, "text": "word " * words.randint(50, 500), "tokens": 9, "finished": True}
@@ -114,7 +114,7 @@ def _generation(run: Run, stage: Stage[Any], folder: Path, rng: torch.Generator)
     GENERATIONS.save(folder, rows)
 
 
-PRETENDED: dict[str, Callable[[Run, Stage[Any], Path, torch.Generator], None]] = {
+PRETENDED: dict[str, Callable[[Run, Stage, Path, torch.Generator], None]] = {
     "reference": _reference,
     "features": _features,
     "pilot": _pilot,
@@ -123,7 +123,7 @@ PRETENDED: dict[str, Callable[[Run, Stage[Any], Path, torch.Generator], None]] =
 }
 
 
-def pretend(run: Run, stage: Stage[Any]) -> None:
+def pretend(run: Run, stage: Stage) -> None:
     def work(folder: Path) -> dict[str, Any]:
         PRETENDED[stage.kind.name](run, stage, folder, torch.Generator().manual_seed(len(stage.name)))
         return {}

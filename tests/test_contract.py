@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from tests.worlds.pipeline import recipe, world
 from unmdpo.cli import app
 from unmdpo.core.files import read_lines, write_lines
-from unmdpo.core.settings import Nonnegative, Strict
+from unmdpo.core.settings import Nonnegative
 from unmdpo.data import Comparison, Message
 from unmdpo.data.sources import SOURCES
 from unmdpo.data.sources.base import Source, one_by_one, shape
@@ -30,11 +30,11 @@ from unmdpo.results.verify import verify
 from unmdpo.scale import FrozenScale
 from unmdpo.scale.settings import EstimatorSettings, MarginSettings
 from unmdpo.scale.table import ESTIMATORS, Estimator
-from unmdpo.stages.data import comparisons
+from unmdpo.stages import opening
+from unmdpo.stages.graph import WANTED, comparisons
 from unmdpo.stages.shared.base import Kind
-from unmdpo.stages.shared.estimates import Cost
 from unmdpo.stages.shared.files import COMPARISONS
-from unmdpo.stages.table import KINDS
+from unmdpo.stages.table import STAGES
 from unmdpo.store.artifact import ArtifactFile
 from unmdpo.store.store import Store
 
@@ -105,25 +105,21 @@ COUNTER = JudgeKind("word", "counts a word", WordSettings, key="word", open=open
 # --- A stage --------------------------------------------------------------------------------------
 
 
-class LengthSettings(Strict):
-    least: int
-
-
 LENGTHS = ArtifactFile("lengths.jsonl", write_lines, read_lines)
 
 
-def count_words(job):
+def count_words(job, *, least: int):
     rows = job.load(COMPARISONS, "comparisons")
     counts = [len(row.chosen.split()) for row in rows]
-    job.save(LENGTHS, [{"words": count} for count in counts if count >= job.settings.least])
+    job.save(LENGTHS, [{"words": count} for count in counts if count >= least])
     return {"longest": max(counts)}
 
 
-def wanted(graph):
-    graph.stage(WORDS_STAGE, LengthSettings(least=2), {"comparisons": comparisons(graph)})
+WORDS_STAGE = Kind("words", count_words)
 
 
-WORDS_STAGE = Kind("words", count_words, cost=lambda estimates, stage: Cost(tokens=7.0), wanted=wanted)
+def words(graph):
+    graph.stage(WORDS_STAGE, "words", {"comparisons": comparisons(graph)}, least=2)
 
 
 @pytest.fixture
@@ -132,7 +128,8 @@ def registered(monkeypatch):
     monkeypatch.setitem(ESTIMATORS, HALF.name, HALF)
     monkeypatch.setitem(SOURCES, "duels", DUELS)
     monkeypatch.setitem(JUDGES, COUNTER.name, COUNTER)
-    monkeypatch.setitem(KINDS, WORDS_STAGE.name, WORDS_STAGE)
+    monkeypatch.setitem(STAGES, WORDS_STAGE.name, WORDS_STAGE)
+    monkeypatch.setattr(opening, "WANTED", [*WANTED, words])
 
 
 @pytest.fixture
@@ -162,8 +159,8 @@ def described(tmp_path):
 def test_a_recipe_with_five_new_things_runs_plans_and_verifies(registered, described, tmp_path):
     read_back = Recipe.model_validate_json(Recipe.model_validate(described).model_dump_json())
     run = open_run(read_back, Store(tmp_path / "store"))
-    costs = {stage.stage: stage.cost for stage in plan(run).stages}
-    assert costs["words"].tokens == 7
+    costs = {stage.name: stage.cost for stage in plan(run).stages}
+    assert costs["words"] is None
     assert costs["policy[hinge]"].flops > 0
     execute(run)
     assert [finding for finding in verify(run) if finding.problem] == []

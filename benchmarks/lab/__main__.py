@@ -17,7 +17,8 @@ from benchmarks.lab.sweep import sweep
 from benchmarks.lab.table import EXPERIMENTS, experiment
 from unmdpo.core.errors import UserError
 from unmdpo.core.processes import cores, let_threads_sleep
-from unmdpo.execute.local import PER_GPU
+
+JOBS_PER_GPU = 8  # its models are tiny
 
 
 def report(text: str) -> None:
@@ -57,7 +58,12 @@ def main() -> None:
         build(given.out, given.updates, report)
     else:
         try:
-            run(given.what, given.seeds, given.folder, given.jobs or PER_GPU * torch.cuda.device_count() or cores())
+            run(
+                given.what,
+                given.seeds,
+                given.folder,
+                given.jobs or JOBS_PER_GPU * torch.cuda.device_count() or cores(),
+            )
         except UserError as error:
             parser.error(str(error))
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -10,8 +9,8 @@ from unmdpo.data.identity import Prompt
 from unmdpo.lab.demo import check_scale, truth_of
 from unmdpo.results.run import Run
 from unmdpo.scale.check import Check
-from unmdpo.stages.pilots import PILOT_STAGE
-from unmdpo.stages.policies import POLICY_STAGE
+from unmdpo.stages.pilot import PILOT_STAGE
+from unmdpo.stages.policy import POLICY_STAGE
 from unmdpo.stages.shared.base import Kind
 from unmdpo.stages.shared.files import POLICY_SCALE
 from unmdpo.stages.shared.units import PromptIndex
@@ -87,7 +86,7 @@ def _checked(run: Run, scale: str) -> Check:
 def pilot_cost(run: Run) -> float:
     """FLOPs of all pilots, as a multiple of training one policy."""
 
-    def flops(kind: Kind[Any]) -> list[float]:
+    def flops(kind: Kind) -> list[float]:
         names = [name for name, stage in run.stages.items() if stage.kind is kind]
         return [run.artifact(name).manifest["notes"]["flops"] for name in names]
 

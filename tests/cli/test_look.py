@@ -70,10 +70,10 @@ def test_init_writes_a_recipe_that_runs(place, monkeypatch):
     monkeypatch.chdir(place)
     done = run("init", "votes.jsonl", "--model", "model")
     assert done.exit_code == 0, done.output
-    assert "60 comparisons" in run("check", "votes.yaml", "--store", "store").output
-    few = run("check", "votes.yaml", "data.max_length=16", "--store", "store").output
+    assert "60 comparisons" in run("plan", "votes.yaml", "--store", "store").output
+    few = run("plan", "votes.yaml", "data.max_length=16", "--store", "store").output
     assert re.search(r"only some \d+ of 33 comparisons fit in 16 tokens: raise data.max_length", few), few
-    none = run("check", "votes.yaml", "data.max_length=8", "--store", "store")
+    none = run("plan", "votes.yaml", "data.max_length=8", "--store", "store")
     assert (none.exit_code, "none of 33" in none.output) == (2, True)
     again = run("init", "votes.jsonl", "--model", "model")
     assert (again.exit_code, "votes.yaml exists" in again.output) == (2, True)

@@ -30,7 +30,7 @@ def test_a_run_without_streams(folder, tmp_path):
 def test_errors_fit_on_a_screen(tmp_path):
     path = tmp_path / "long.yaml"
     path.write_text(yaml.safe_dump({"x" * 100_000: 1}))
-    done = CliRunner().invoke(app, ["check", str(path)])
+    done = CliRunner().invoke(app, ["plan", str(path)])
     assert done.exit_code == 2
     assert len(done.output) < SCREEN + 200
 

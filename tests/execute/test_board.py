@@ -1,7 +1,6 @@
 """The board that a terminal shows: all stages at work, what is done, what failed."""
 
 import io
-import re
 
 import pytest
 from rich.console import Console
@@ -34,39 +33,16 @@ def test_the_board_follows_the_stages():
     assert "failed: pilot[1]" in text
 
 
-def test_bars_and_the_time_that_is_left(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    board = Board(3)
-    board.expected({"pilot[0]": 60.0, "policy[dpo]": 30.0, "summary": 10.0})
-    assert "next: pilot[0], policy[dpo] …" in drawn(board)
-    board.started("pilot[0]")
-    assert "next: policy[dpo], summary" in drawn(board)
-    board.progress("pilot[0]", "0/150")
-    assert board.remaining.text() is None  # no pace yet
-    now[0] += 30
-    board.progress("pilot[0]", "75/150 · loss 0.6")
-    assert board.remaining.text() == "about 70 seconds left"
-    assert "about 70 seconds left" in drawn(board)
-    board.progress("pilot[0]", "10/2,000 pairs scored")  # counts anew, and does not go back
-    assert board.remaining.share == 0.3
-    board.finished("pilot[0]", 30.0)
-    board.finished("policy[dpo]", 10.0)
-    board.finished("summary", 1.0)
-    assert board.remaining.text() is None
-
-
-def test_what_earlier_attempts_did_is_no_pace(monkeypatch):
+def test_a_silent_stage_is_shown_with_the_time_since_it_was_heard(monkeypatch):
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     board = Board(2)
-    board.expected({"policy[dpo]": 100.0})
-    now[0] += 1
-    board.progress("policy[dpo]", "100/150 · loss 0.6")  # resumed there
-    assert board.remaining.text() is None
-    now[0] += 30
-    board.progress("policy[dpo]", "125/150 · loss 0.6")
-    assert board.remaining.text() == "about 30 seconds left"
+    board.started("policy[dpo]")
+    board.progress("policy[dpo]", "3/80 · loss 0.6")
+    now[0] += 59
+    assert "no sign of life" not in drawn(board)
+    now[0] += 31
+    assert "3/80 · loss 0.6 (no sign of life for 90 s)" in drawn(board)
 
 
 def test_a_log_has_a_line_a_minute_between_ends(monkeypatch):
@@ -95,13 +71,16 @@ def test_a_training_ends_with_its_last_loss():
     assert "finished in 9.0 s (150/150 · loss 0.4102 · accuracy 0.81)" in stream.getvalue()
 
 
-def test_lines_tell_what_is_left():
+def test_lines_tell_how_many_stages_are_left():
     stream = io.StringIO()
-    lines = Lines(stream)
-    lines.expected({"a": 1.0, "b": 3.0})
-    lines.started("a")
-    lines.finished("a", 1.0)
-    assert re.search(r"a: finished in 1\.0 s; in all about \d+ seconds? left", stream.getvalue())
+    lines = Lines(stream, stages=4)
+    lines.cached("comparisons")
+    for name in "ab":
+        lines.started(name)
+        lines.finished(name, 1.0)
+    said = stream.getvalue()
+    assert "a: finished in 1.0 s; 2 stages left" in said
+    assert "b: finished in 1.0 s; 1 stage left" in said
 
 
 def test_a_function_is_called_with_every_event():

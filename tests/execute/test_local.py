@@ -17,9 +17,7 @@ from tests.worlds.pipeline import events, judged_by, problems, recipe
 from tests.worlds.rows import preference
 from unmdpo.core.errors import OutOfMemory, UnmdpoWarning, UserError
 from unmdpo.execute import execute, local
-from unmdpo.execute.gpu_scheduler import Memory
 from unmdpo.execute.progress import Lines, View
-from unmdpo.execute.workers import shares
 from unmdpo.results.run import open_run
 from unmdpo.store.store import Store
 
@@ -65,7 +63,7 @@ def test_a_stopped_run_goes_on_and_gives_the_same_bytes(done, folder, tmp_path, 
 @pytest.mark.parametrize(
     ("stage", "pattern", "target"),
     [
-        ("generation[dpo,one]", "batches.jsonl", "unmdpo.stages.answers.Journal.add"),
+        ("generation[dpo,one]", "batches.jsonl", "unmdpo.stages.generation.Journal.add"),
         ("features", "part-*", "unmdpo.stages.reference.keep"),
         ("reference", "part-*", "unmdpo.stages.reference.keep"),
     ],
@@ -199,25 +197,9 @@ def test_warnings_of_a_stage_s_process_are_passed_on(folder, tmp_path):
         execute(run, until="encoded", jobs=2)
 
 
-@pytest.mark.soak
-def test_workers_start_from_nothing_where_no_fork_can_use_the_gpus(folder, tmp_path, monkeypatch):
-    asked = []
-
-    def memory(context, _):
-        asked.append(context.get_start_method())
-        return None if asked[-1] == "forkserver" else [Memory(1e12, 1e12)]
-
-    monkeypatch.setattr(local, "gpu_names", lambda: ["0"])
-    monkeypatch.setattr(local, "gpu_memory", memory)
-    run = execute(open_run(recipe(folder), Store(tmp_path / "store")), until="encoded", jobs=2)
-    assert asked == ["forkserver", "spawn"]
-    assert run.find(run.stages["encoded"]) is not None
-
-
 @pytest.mark.soak  # waits
 def test_gpus_that_never_answer_are_reported(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(local, "gpu_names", lambda: ["0"])
-    monkeypatch.setattr(local, "gpu_memory", lambda *_: None)
     with pytest.raises(UserError, match="do not answer"):
         execute(open_run(recipe(folder), Store(tmp_path / "store")), until="encoded", jobs=2)
 
@@ -225,7 +207,7 @@ def test_gpus_that_never_answer_are_reported(folder, tmp_path, monkeypatch):
 def test_a_stage_that_is_out_of_memory_gets_smaller_microbatches(folder, tmp_path, monkeypatch):
     tried = []
 
-    def full(run, stage, report):
+    def full(run, stage, report, devices=()):
         if stage.kind.name == "reference":
             tried.append(run.recipe.compute.token_budget)
             if len(tried) < 3:
@@ -251,16 +233,6 @@ def test_a_mistake_is_not_tried_twice(folder, tmp_path):
     with pytest.raises(UserError, match="out of order"):
         execute(run, jobs=2, view=Counting())
     assert said == []
-
-
-def test_stages_share_the_cores_with_those_that_may_run_beside_them(folder, tmp_path):
-    policies = {name: {"objective": name} for name in ("dpo", "ipo")}
-    stages = open_run(recipe(folder, policies=policies, scales={}, evaluation=None), Store(tmp_path / "store")).stages
-    found = shares(stages, 8, 8)
-    assert (found["encoded"], found["reference"]) == (8, 8)  # everything waits for them
-    assert (found["policy[dpo]"], found["policy[ipo]"]) == (4, 4)
-    assert shares(stages, 8, 1) == dict.fromkeys(stages, 8)  # one at a time
-    assert shares(stages, 1, 8) == dict.fromkeys(stages, 1)
 
 
 @pytest.mark.parametrize(("gigabytes", "jobs"), [(64, 8), (8, 4), (1, 1)])  # each process needs at least 1.6

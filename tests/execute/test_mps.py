@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from unmdpo.execute import local
-from unmdpo.execute.gpu_scheduler import Memory
 from unmdpo.execute.mps import PIPES, shared_gpus
 
 COMMAND = """#!/bin/sh
@@ -59,15 +57,3 @@ def test_the_user_s_own_is_left_alone(calls, monkeypatch):
     with shared_gpus() as environment:
         assert environment == {}
     assert not calls.read_text()
-
-
-def test_where_it_does_not_work_workers_go_without(monkeypatch):
-    def memory(context, environment):
-        return None if environment else [Memory(1e11, 1.4e11)]
-
-    monkeypatch.setattr(local, "gpu_memory", memory)
-    crew = object.__new__(local._Crew)
-    crew.has_gpus, crew.waiting, crew.workers = True, ["policy"], type("Workers", (), {"context": None})()
-    crew.find_gpus({PIPES: "/broken"})
-    assert crew.workers.environment == {}
-    assert crew._total == 1.4e11

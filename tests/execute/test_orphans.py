@@ -15,7 +15,7 @@ from tests.worlds.faults import LINE, small_recipe, two_ranks, wait_for_training
 from tests.worlds.pipeline import recipe, world
 from unmdpo.core.errors import Stopped
 from unmdpo.engine.inference.endpoints import as_they_arrive
-from unmdpo.execute.workers import StopSignal
+from unmdpo.execute.local import StopSignal
 
 START = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from unmdpo.cli import main; main()"
 

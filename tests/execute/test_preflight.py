@@ -57,14 +57,14 @@ def test_a_panel_that_does_not_fit_is_reported_before_training(folder, tmp_path)
     changes = {"evaluation": evaluation(folder, panels={"large": {"size": 200, "seed": 2}})}
     said, made = refused(open_run(recipe(folder, **changes), Store(tmp_path)))
     assert said == "panel[large]: a panel of 200 prompts is too large: only 6 are left"
-    assert set(made) == {"comparisons", "validation"}
+    assert set(made) == {"comparisons", "comparisons[validation]"}
 
 
 def test_a_judge_function_is_tried_before_training(folder, tmp_path):
     run = open_run(recipe(folder, evaluation=judged_by("nasty_judge")), Store(tmp_path / "store"))
     with pytest.raises(UserError, match=r"judge function 'tests.worlds.judges:nasty_judge': the judge: ValueError"):
         execute(run)
-    assert {name.partition("[")[0] for name in run.finished} == {"comparisons", "validation", "panel"}
+    assert {name.partition("[")[0] for name in run.finished} == {"comparisons", "panel"}
 
 
 def test_missing_packages(folder, tmp_path, monkeypatch):
@@ -94,14 +94,15 @@ def test_panels_of_all_there_are_and_of_a_share(folder, tmp_path, size, prompts)
 def test_the_command_says_yes_or_no(folder, tmp_path):
     file, store = tmp_path / "small.yaml", ["--store", str(tmp_path / "store")]
     file.write_text(recipe(folder).to_yaml())
-    fine = CliRunner().invoke(app, ["check", str(file), *store])
+    fine = CliRunner().invoke(app, ["plan", str(file), *store])
     assert fine.exit_code == 0, fine.output
     assert "Ready: unmdpo run" in fine.output
     assert "48 rows read" in fine.output
     assert "the model is scored packed; largest error of a response:" in fine.output
-    wrong = CliRunner().invoke(app, ["check", str(file), "training.batch=500", "model.path=./nowhere", *store])
+    wrong = CliRunner().invoke(app, ["plan", str(file), "training.batch=500", "model.path=./nowhere", *store])
     assert wrong.exit_code == 2
-    assert "problems to solve before anything is trained" in wrong.output
+    assert "problem: model.path: there is no file or folder" in wrong.output
+    assert "problem: policy[dpo]: a batch of 500 is larger than its" in wrong.output
 
 
 def test_ranks_need_a_gpu_each(folder, tmp_path, monkeypatch):

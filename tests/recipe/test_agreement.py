@@ -12,7 +12,7 @@ from unmdpo.execute import execute
 from unmdpo.objectives import OBJECTIVES
 from unmdpo.recipe import Recipe, load_recipe
 from unmdpo.results.run import open_run
-from unmdpo.stages.scales import evidence_with_beta, residuals
+from unmdpo.stages.scale import evidence_with_beta, residuals
 from unmdpo.stages.shared.files import EVIDENCE
 from unmdpo.stages.shared.training import with_beta
 from unmdpo.store.store import Store

@@ -18,14 +18,14 @@ from unmdpo.objectives import OBJECTIVES
 from unmdpo.results.run import open_run
 from unmdpo.stages.shared.files import METRICS, prompt_of
 from unmdpo.stages.shared.units import UNKNOWN
-from unmdpo.stages.table import KINDS
+from unmdpo.stages.table import STAGES
 from unmdpo.store.artifact import MANIFEST
 from unmdpo.store.store import Store
 
 
 def test_everything_is_made_once_and_verified(done, folder):
-    not_asked_for = {"preferences", "judge", "graded", "pairs", "tasks", "measured"}
-    assert {stage.kind.name for stage in done.stages.values()} == KINDS.keys() - not_asked_for
+    not_asked_for = {"judge", "graded", "pairs", "tasks", "measured"}
+    assert {stage.kind.name for stage in done.stages.values()} == STAGES.keys() - not_asked_for
     again = events(open_run(recipe(folder), Store(folder / "store")))
     assert {what for _, what in again} == {"cached"}
     assert len(again) == len(done.stages)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from signal import SIGKILL
-from typing import Any
 
 from tests.worlds.faults import CHANGE, Command, contents, goes_on, same_as, small_recipe
 from unmdpo.recipe import load_recipe
@@ -149,9 +148,9 @@ def exchanges(path: Path, folder: Path, expected: dict[str, str]) -> None:
     print(f"misplaced: {tried} results in another's place, {tried} made again", flush=True)
 
 
-def neighbours(run: Run) -> Iterator[tuple[Stage[Any], Stage[Any]]]:
+def neighbours(run: Run) -> Iterator[tuple[Stage, Stage]]:
     """Stages of one kind, two by two."""
-    by_kind: dict[str, list[Stage[Any]]] = {}
+    by_kind: dict[str, list[Stage]] = {}
     for stage in run.stages.values():
         by_kind.setdefault(stage.kind.name, []).append(stage)
     for stages in by_kind.values():

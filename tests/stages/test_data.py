@@ -12,8 +12,8 @@ from unmdpo.execute import execute
 from unmdpo.execute.row_counts import count_rows
 from unmdpo.recipe.loader import load_recipe
 from unmdpo.results.run import open_run
+from unmdpo.stages.comparisons import in_share
 from unmdpo.stages.shared.files import BAD_ROWS, COMPARISONS
-from unmdpo.stages.shared.rows import in_share
 from unmdpo.store.store import Store
 
 
@@ -84,8 +84,8 @@ def test_bad_rows_are_counted_listed_and_reported(place):
     assert [row["row"] for row in BAD_ROWS.load(artifact)] == [199, 200]
     assert sorted(path.name for path in artifact.path.iterdir()) == [
         "bad-rows.jsonl",
+        "comparisons.parquet",
         "manifest.json",
-        "train.parquet",
     ]
     assert count_rows(run).counts[f"bad ({artifact.path / 'bad-rows.jsonl'})"] == 2
     strict = {"path": str(place / "few-bad.jsonl"), "max_bad_rows": 0}
@@ -98,7 +98,7 @@ def test_bad_rows_are_counted_listed_and_reported(place):
 def test_no_bad_rows_leave_no_file(place):
     run = run_of(place, "good", until="comparisons", path=str(place / "a.jsonl"))
     names = sorted(path.name for path in run.artifact("comparisons").path.iterdir())
-    assert names == ["manifest.json", "train.parquet"]
+    assert names == ["comparisons.parquet", "manifest.json"]
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ from unmdpo.engine.training.reward import (
 from unmdpo.engine.training.schedule import batch_of, learning_rate
 from unmdpo.engine.training.trainer import Trainer
 from unmdpo.execute import execute
-from unmdpo.execute.judge_checks import flattering
+from unmdpo.execute.judge_checks import overlapping_judge_data
 from unmdpo.report.collect import collect
 from unmdpo.report.page import render
 from unmdpo.results.run import open_run
@@ -141,12 +141,12 @@ def test_a_judge_that_learns_from_the_policies_own_pairs_is_reported_of(folder, 
     )
     for path in (place, copied):
         run = open_run(judged_by(folder, {"path": str(path)}), Store(tmp_path / "store"))
-        (told,) = flattering(run, [*run.stages])
+        (told,) = overlapping_judge_data(run, [*run.stages])
         assert told.startswith("judge learns from the policies' own pairs, ")
     other = open_run(
         judged_by(folder, {"path": str(write_pairs(tmp_path / "other.jsonl"))}), Store(tmp_path / "store")
     )
-    assert flattering(other, [*other.stages]) == []
+    assert overlapping_judge_data(other, [*other.stages]) == []
 
 
 @pytest.mark.parametrize(

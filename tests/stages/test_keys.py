@@ -51,9 +51,9 @@ def test_changed_code_is_another_key(folder, monkeypatch):
     after = keys(folder)
     different = {name.split("[")[0] for name in before if before[name] != after[name]}
     assert different == {"judgement", "summary"}
-    assert {"engine/training/trainer.py", "objectives/losses.py", "core/adamw.py"} <= reached["policies"]
-    assert {"scale/pooled.py", "scale/maps.py", "scale/fitting.py"} <= reached["scales"]
-    assert {"data/load.py", "data/sources/annotated.py"} <= reached["data"]
+    assert {"engine/training/trainer.py", "objectives/losses.py", "core/adamw.py"} <= reached["policy"]
+    assert {"scale/pooled.py", "scale/maps.py", "scale/fitting.py"} <= reached["scale"]
+    assert {"data/load.py", "data/sources/annotated.py"} <= reached["comparisons"]
     others = ("cli", "report", "recipe", "store", "execute")
     assert not any(module.startswith(others) for modules in reached.values() for module in modules)
 
@@ -77,10 +77,10 @@ def test_until_only_and_force(folder):
         execute(run, only="policy[unm-wr]")
     assert ("pilot[1]", "finished") in events(run, until="oof", force=["pilot[1]"])
     assert events(run, only="pilot[*]") == [("pilot[0]", "cached"), ("pilot[1]", "cached")]
-    assert run.wanted(only="pilot[1],comparisons") == ["comparisons", "pilot[1]"]
+    assert run.wanted(only="pilot[1],encoded") == ["encoded", "pilot[1]"]
     forced = events(run, until="oof", force=["reference"])  # it comes out the same, so nothing follows
     assert [name for name, what in forced if what == "finished"] == ["reference"]
-    with pytest.raises(UserError, match=r"inputs of policy\[unm-wr\] are not finished"):
+    with pytest.raises(UserError, match=r"'policy\[unm-wr\]' needs 'scale\[seq\]', which is not finished"):
         execute(run, only="policy[unm-wr]", jobs=2)
     with pytest.raises(UserError, match="no stage 'polcy'; did you mean"):
         execute(run, until="polcy")
@@ -258,4 +258,4 @@ def test_results_of_other_files_are_kept_and_reported_of_once(folder, tmp_path):
     execute(open_run(recipe(tmp_path), store), until="comparisons", view=views[3])
     assert [len(view.notes) for view in views] == [0, 0, 1, 0]
     assert "a run of this recipe with other files is kept as small-" in views[2].notes[0]
-    assert len(list((store.root / "artifacts" / "comparisons").iterdir())) == 2
+    assert len(list((store.root / "artifacts" / "comparisons").iterdir())) == 2 * 2  # and their validation rows

@@ -19,7 +19,7 @@ from unmdpo.engine.inference.pairwise import PairwiseJudge, candidate_is_first
 from unmdpo.execute import execute
 from unmdpo.recipe.pairs import judge_of
 from unmdpo.results.run import open_run
-from unmdpo.stages.measuring import _gaps, measure_on_reward_bench
+from unmdpo.stages.measured import _gaps, measure_on_reward_bench
 from unmdpo.stages.shared.files import MEASURED
 from unmdpo.stages.shared.judge_measure import Measured
 from unmdpo.stats.reward_bench import Answered, best_of, ties

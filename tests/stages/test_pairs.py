@@ -14,10 +14,10 @@ from unmdpo.core.errors import UserError
 from unmdpo.data import StrengthRule, load_comparisons, rows_of
 from unmdpo.engine.inference.judges import EndpointSettings, FunctionSettings
 from unmdpo.engine.inference.pairwise import PairwiseJudge
-from unmdpo.execute.plan import plan, sizes_of
 from unmdpo.recipe import parse_recipe
 from unmdpo.results.run import open_run
-from unmdpo.stages import scoring
+from unmdpo.stages import graded as graded_stage
+from unmdpo.stages.shared import scoring
 from unmdpo.stages.shared.files import COMPARISONS, GENERATIONS, PANEL
 from unmdpo.store.journal import Journal
 from unmdpo.store.store import Store
@@ -63,7 +63,7 @@ def test_a_judge_gives_strengths_to_data_that_has_none(place):
     assert [row.chosen for row in judged] == [row.chosen for row in agreed]
     assert run.artifact("comparisons").manifest["notes"]["disagreed"] == len(read) - len(agreed) > 0
     assert not problems(run)
-    assert command("check", run.folder).exit_code == 0
+    assert command("plan", run.folder).exit_code == 0
     real = unmdpo.run(graded(place, continuous=True), store=place / "graded", until="comparisons")
     assert [row.strength for row in COMPARISONS.load(real.artifact("comparisons"))] == margins
 
@@ -174,15 +174,15 @@ def test_scoring_goes_on_where_it_stopped(place, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return [float(len(text)) for text in responses]
 
-    monkeypatch.setattr(scoring, "kind_of", lambda _: SimpleNamespace(open=lambda _: judge, files=None))
+    monkeypatch.setattr(graded_stage, "kind_of", lambda _: SimpleNamespace(open=lambda _: judge, files=None))
     given = rows_of(pairs(place)), FunctionSettings(function="a:b"), tmp_path / "out.jsonl"
     how = {"swap": False, "seed": 1, "report": lambda text: None}
     with pytest.raises(KeyboardInterrupt):
-        scoring.score_file(*given, **how)
+        graded_stage.score_file(*given, **how)
     assert not given[-1].exists()
     first = sum(asked[:2])
     asked[:] = [0, 0, 0]
-    scoring.score_file(*given, **how)
+    graded_stage.score_file(*given, **how)
     everything = {(row.prompt, text) for row in load_comparisons(given[0].path) for text in row.pair}
     assert first + sum(asked) == len(everything)
 
@@ -220,13 +220,10 @@ def test_the_next_rounds_data_by_command(place, tmp_path):
     assert (unknown.exit_code, "'ppo' is not a policy" in unknown.output) == (2, True)
 
 
-def test_a_plan_counts_the_prompts_that_are_answered(place):
+def test_of_a_policy_with_several_seeds_the_first_answers(place):
     described = recipe(place).model_dump(mode="json")
     described |= {"scales": {}, "policies": {"dpo": {"objective": "dpo", "seeds": [1, 2]}}, "pairs": pairs_of("dpo")}
     run = open_run(parse_recipe(described), Store(place / "planned"), planning=True)
-    sizes = sizes_of(run)
-    (samples,) = [stage for stage in plan(run, sizes=sizes).stages if stage.stage == "samples"]
-    assert samples.cost.tokens == sizes.prompts * 3 * 6
     assert run.stages["samples"].inputs["policy"].name == "policy[dpo@1]"
 
 

@@ -69,7 +69,7 @@ def test_every_objective_is_watched(run, policy):
 def test_the_last_loss_is_that_of_the_policy_on_validation_data(run):
     """DPO's loss by hand, from the exported policy."""
     pairs = PAIRS.load(run.artifact("encoded[validation]"))
-    rows = COMPARISONS.load(run.artifact("preferences"))
+    rows = COMPARISONS.load(run.artifact("comparisons[validation]")).without_ties()
     assert len(rows) == len(pairs) > 0
     assert not {row.prompt_hash for row in rows} & {row.prompt_hash for row in run.comparisons()}
     source = ModelSource(path=str(run.policy("dpo")))
@@ -115,9 +115,11 @@ def test_strengths_are_cut_where_those_of_the_training_data_were(folder, tmp_pat
     }
     made = described(folder, {"dpo": {"objective": "dpo"}}, validate_updates=2).model_dump() | {"data": data}
     run = open_run(type(described(folder)).model_validate(made), Store(tmp_path / "store"))
-    execute(run, until="preferences")
-    assert [row.strength for row in COMPARISONS.load(run.artifact("preferences"))] == [2, 3, 3, 1]
-    notes = run.artifact("preferences").manifest["notes"]
+    execute(run, until="comparisons[validation]")
+    rows = COMPARISONS.load(run.artifact("comparisons[validation]"))
+    assert [row.strength for row in rows.without_ties()] == [2, 3, 3, 1]
+    assert len(rows) == 5  # panels take any prompt
+    notes = run.artifact("comparisons[validation]").manifest["notes"]
     assert (notes["comparisons"], notes["ties"]) == (4, 1)
     assert notes["quantiles"] == run.artifact("comparisons").manifest["notes"]["quantiles"]
 

@@ -8,7 +8,7 @@ import pytest
 from unmdpo.engine.inference.judges import JUDGES
 from unmdpo.objectives.table import OBJECTIVES
 from unmdpo.scale.table import ESTIMATORS
-from unmdpo.stages.table import KINDS
+from unmdpo.stages.table import STAGES
 from unmdpo.store import code
 from unmdpo.store.code import ROOT, code_digest, reached
 
@@ -90,8 +90,8 @@ def test_every_row_of_a_table_is_reached(table):
 
 def test_every_kind_of_stage_reaches_its_own_file_and_sources_are_reached_by_reading():
     sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "data" / "sources").glob("*.py")}
-    for kind in KINDS.values():
+    for kind in STAGES.values():
         own = Path(inspect.getfile(inspect.unwrap(kind.work)))
         assert own in reached(own)
-    read = {path.relative_to(ROOT).as_posix() for path in reached(ROOT / "stages" / "data.py")}
+    read = {path.relative_to(ROOT).as_posix() for path in reached(ROOT / "stages" / "comparisons.py")}
     assert sources <= read | {"data/sources/__init__.py"}

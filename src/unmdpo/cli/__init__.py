@@ -26,6 +26,7 @@ SCREEN = 4000  # characters of an error
 
 GONE = {  # commands of earlier versions → what to do instead
     "gc": "unmdpo rm --unused",
+    "check": "unmdpo plan RECIPE, which looks for the same problems first",
     "arena": "Arena-Hard-Auto's own show_result.py ranks its judgments, on answers of `unmdpo answers`",
 }
 
@@ -84,7 +85,7 @@ app = typer.Typer(
 )
 MENU: dict[str, dict[str, Any]] = {  # as `--help` shows it: group → command → its function, or commands of its own
     "Start": {
-        "demo": lab.demo, "look": look.look, "init": look.init, "check": inspect.check, "plan": inspect.plan,
+        "demo": lab.demo, "look": look.look, "init": look.init, "plan": inspect.plan,
     },
     "Run": {"run": run.run},
     "Read": {

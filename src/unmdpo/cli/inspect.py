@@ -1,4 +1,4 @@
-"""Commands that inspect a run before or after it: `plan`, `verify`, `compare`, `scale`, `report`."""
+"""Commands that look at a run before or after it: `plan`, `verify`, `scale`, `report`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from unmdpo.engine.pairs.proof import Proof
     from unmdpo.execute.plan import Plan
     from unmdpo.results.run import Run
-    from unmdpo.stages.shared.estimates import Speed
 
 PLENTY = 10  # times the longest pair: more room than that needs no mention
 # When a stage needs more memory than there is.
@@ -43,73 +42,81 @@ def verify(recipe: RecipeArgument, overrides: Overrides = None, store: StoreOpti
     say(f"{len(findings)} checks, all passed")
 
 
-def check(
+def plan(
     recipe: RecipeArgument,
     overrides: Overrides = None,
     store: StoreOption = HERE,
     until: Annotated[str | None, typer.Option(help="Only what is needed up to this stage.")] = None,
+    device: Annotated[str, typer.Option(help="The device to plan for: this, h200, h100 or a100.")] = "this",
 ) -> None:
-    """Look for everything that would stop a run: data, models, judges, panels, packages, disk. `run` does it first."""
-    run = open_now(recipe, overrides, store)
+    """Look for everything that would stop a run, then show its stages, memory and time. Exits with 2 if something
+    would stop it."""
+    run = open_now(recipe, overrides, store, planning=True)
+    from unmdpo.core.errors import UserError
     from unmdpo.execute.board import shown_progress
-    from unmdpo.execute.plan import count_fitting, prove_small
     from unmdpo.execute.preflight import look_ahead
     from unmdpo.execute.row_counts import count_rows
 
     wanted = run.wanted(until)
     with shown_progress(len(wanted)) as view:
-        look_ahead(run, wanted, view)
+        findings = look_ahead(run, wanted, view, planning=True)
+    for problem in findings.problems:
+        say(f"problem: {problem}")
+    for warning in findings.warnings:
+        say(f"note: {warning}")
     counted = count_rows(run)
     if counted is not None:
         say(f"data: {counted.line()}")
-    for line in count_fitting(run):
-        say(line)
-    say(_layout(prove_small(run)))
-    read = run.finished.get("comparisons")
-    _say_what_it_can_show(run, None if read is None else int(read.manifest["notes"]["prompts"]))
+    try:
+        _show_plan(run, wanted, device)
+    except UserError:
+        if not findings.problems:
+            raise
+    if findings.problems:
+        raise typer.Exit(2)
     say(f"Ready: unmdpo run {recipe} ({len(wanted)} stages, {len(run.finished)} finished)")
 
 
-def plan(
-    recipe: RecipeArgument,
-    overrides: Overrides = None,
-    store: StoreOption = HERE,
-    device: Annotated[str, typer.Option(help="The device to plan for: this, h200, h100 or a100.")] = "this",
-) -> None:
-    """Show the stages, which ones are finished, and what the rest will cost."""
-    run = open_now(recipe, overrides, store, planning=True)
+def _show_plan(run: "Run", wanted: list[str], device: str) -> None:
     from rich.console import Console
 
     from unmdpo.engine.training.metrics import roughly
-    from unmdpo.execute.checks import check_judge_code, missing_places
-    from unmdpo.execute.plan import gpus_needed, longest_that_trains, prove_small, sizes_of, speed_of, too_large
+    from unmdpo.execute.plan import (
+        Plan,
+        count_fitting,
+        gpus_needed,
+        longest_that_trains,
+        prove_small,
+        sizes_of,
+        too_large,
+        useful_flops_of,
+    )
     from unmdpo.execute.plan import plan as estimate
 
-    speed = speed_of(device)
-    check_judge_code(run.recipe)
-    missing, sizes = missing_places(run.recipe), sizes_of(run)
-    planned = estimate(run, device, sizes)
+    rate = useful_flops_of(device)
+    sizes = sizes_of(run)
+    whole = estimate(run, device, sizes)
+    planned = Plan([stage for stage in whole.stages if stage.name in wanted], whole.assumed)
     console = Console()
     wide = console if console.is_terminal else Console(width=120)  # in a file, lines need not fit a screen
-    wide.print(_plan_table(planned, speed))
-    left = roughly(planned.seconds(speed))
-    source = (
-        "measured now; --device h200 plans for a GPU" if speed.decoding else "by what one H200 reached; see --device"
-    )
-    say(f"left to do: {left} on one device ({speed.useful / 1e12:,.2g} useful TFLOP/s, {source})")
-    say(f"pilots take {100 * planned.pilot_share:.0f}% of all arithmetic")
+    wide.print(_plan_table(planned, rate))
+    source = "by what one H200 reached" if device != "this" else "training by this device's rate, the rest as before"
+    say(f"left to do: {roughly(planned.seconds(rate))} one after another ({rate / 1e12:,.2g} TFLOP/s; {source})")
+    say(f"pilots take {100 * planned.pilot_share:.0f} % of all training")
     for stage in too_large(planned, device)[:1]:
+        assert stage.cost is not None
         needed = f"{stage.cost.memory / 2**30:,.0f} GiB on each of {stage.cost.ranks} devices"
         gpus = gpus_needed(run, device, sizes)
         enough = "64 GPUs per model are not enough" if gpus is None else f"{gpus} GPUs per model are enough"
-        say(f"does not fit: {stage.stage} needs {needed}; {enough}. {HELP}")
-    longest, fitting = int(sizes.lengths.sum(axis=1).max(initial=0)), longest_that_trains(run, device, sizes)
+        say(f"does not fit: {stage.name} needs {needed}; {enough}. {HELP}")
+    longest = int(sizes.lengths.sum(axis=1).max(initial=0))
+    fitting = longest_that_trains(run, device)
     if 0 < fitting < PLENTY * longest:
         say(f"pairs of up to {fitting:,} tokens fit; the longest one here has {longest:,}")
+    for line in count_fitting(run, sizes):
+        say(line)
     say(_layout(prove_small(run)))
     _say_what_it_can_show(run, sizes.prompts)
-    if missing:
-        say(f"still missing: {', '.join(f'{path} ({key})' for key, path in missing.items())}")
     if planned.assumed:
         say(f"assumed until data and model are on this machine: {', '.join(planned.assumed)}")
 
@@ -136,26 +143,29 @@ def _layout(proof: "Proof | None") -> str:
     return f"the model is scored {how}{why}; largest error of a response: {proof.error:.2g} nats{own}"
 
 
-def _plan_table(planned: "Plan", speed: "Speed") -> "Table":
+def _plan_table(planned: "Plan", rate: float) -> "Table":
     from rich.table import Table
 
     from unmdpo.engine.training.metrics import roughly
+    from unmdpo.execute.plan import seconds_of
 
     columns = ("stage", "", "ranks", "M tokens", "PFLOP", "GiB each", "disk GiB", "time")
     table = Table(*columns, box=None, pad_edge=False)
     table.columns[0].no_wrap = True
     for stage in planned.stages:
-        cost = stage.cost
-        model = cost.flops > 0
+        seconds = None if stage.is_finished else seconds_of(stage, rate)
+        cells = [""] * 5
+        if stage.cost is not None:
+            recomputing = " (recomputing)" if stage.cost.recomputes else ""
+            cells = [
+                str(stage.cost.ranks),
+                f"{stage.cost.tokens / 1e6:,.3g}",
+                f"{stage.cost.flops / 1e15:,.3g}",
+                f"{stage.cost.memory / 2**30:.3g}{recomputing}",
+                f"{stage.cost.disk / 2**30:,.1f}",
+            ]
         table.add_row(
-            cell(stage.stage),
-            "done" if stage.cached else "",
-            str(cost.ranks) if model else "",
-            f"{cost.tokens / 1e6:,.3g}" if model else "",
-            f"{cost.flops / 1e15:,.3g}" if model else "",
-            f"{cost.memory / 2**30:.3g}{' (recomputing)' if cost.checkpointing else ''}" if model else "",
-            f"{cost.disk / 2**30:,.1f}" if cost.disk else "",
-            roughly(cost.seconds(speed)) if model and not stage.cached else "",
+            cell(stage.name), "done" if stage.is_finished else "", *cells, "" if seconds is None else roughly(seconds)
         )
     return table
 

@@ -97,7 +97,7 @@ def score(
     """Score both responses of every comparison, and write them with a margin: strengths for data that has none."""
     from unmdpo.execute.progress import Lines
     from unmdpo.recipe.pairs import judge_of
-    from unmdpo.stages.scoring import score_file
+    from unmdpo.stages.graded import score_file
 
     check_lines(out, force)
     lines = Lines(interval=10)
@@ -142,7 +142,7 @@ def measure(
     from unmdpo.data.reward_bench import is_reward_bench
     from unmdpo.execute.progress import Lines
     from unmdpo.recipe.pairs import judge_of
-    from unmdpo.stages.measuring import measure_on_pairs, measure_on_reward_bench
+    from unmdpo.stages.measured import measure_on_pairs, measure_on_reward_bench
 
     lines = Lines(interval=10)
 

@@ -36,7 +36,7 @@ def demo(
     from unmdpo.lab.demo import WORLD, check_scale, demo_recipe, truth_of
     from unmdpo.report import write_report
     from unmdpo.results.run import open_run
-    from unmdpo.stages.scales import SCALE_STAGE
+    from unmdpo.stages.scale import SCALE_STAGE
     from unmdpo.store.store import Store
 
     recipe = demo_recipe(folder, replace(WORLD, prompts=prompts), overrides or [])

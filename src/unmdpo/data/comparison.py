@@ -5,7 +5,7 @@ format a row came from.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -70,6 +70,17 @@ class Comparison:
     def pair(self) -> tuple[str, str]:
         """The unordered pair of responses: equal for both orientations."""
         return (min(self.chosen, self.rejected), max(self.chosen, self.rejected))
+
+    def swapped(self) -> "Comparison":
+        """The same with the other response as the better one."""
+        return replace(
+            self,
+            chosen=self.rejected,
+            rejected=self.chosen,
+            chosen_turns=self.rejected_turns,
+            rejected_turns=self.chosen_turns,
+            votes=tuple(-vote for vote in self.votes),
+        )
 
     def to_row(self) -> dict[str, Any]:
         """A row of JSON that is read as this comparison again, but for its strength."""

@@ -176,6 +176,10 @@ class ComparisonTable(Sequence[Comparison]):
         """(n,) a numeric column."""
         return np.array(self.table[name].to_numpy())  # writable, as PyTorch wants it
 
+    def without_ties(self) -> "ComparisonTable":
+        compared = self.numbers("strength") > 0
+        return self if compared.all() else self.where(compared)
+
     def where(self, keep: NDArray[np.bool_]) -> "ComparisonTable":
         """(n,) booleans say which of the rows."""
         return ComparisonTable(self.table.filter(pa.array(keep)))

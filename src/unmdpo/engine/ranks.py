@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+MEETING = "UNMDPO_MEETING_FILE"  # the variable that names the file in which the ranks of one machine meet
 T = TypeVar("T")
 
 
@@ -105,12 +106,19 @@ def alone() -> Iterator[None]:
 
 
 def join(device: torch.device, minutes: float = 30.0) -> Ranks:
-    """Joins the process group that `torchrun` describes in the environment, if any. A rank that keeps the others
-    waiting for more than `minutes` counts as lost."""
+    """Joins the process group that the environment describes, if any: of `torchrun`, or of ranks that meet in a file.
+    A rank that keeps the others waiting for more than `minutes` counts as lost."""
     if "WORLD_SIZE" not in os.environ or dist.is_initialized():
         return Ranks.current()
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(minutes=minutes))
+    meeting = os.environ.get(MEETING)
+    dist.init_process_group(
+        backend,
+        init_method=f"file://{meeting}" if meeting else "env://",
+        timeout=timedelta(minutes=minutes),
+        rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+    )
     return Ranks.current()
 
 

@@ -8,18 +8,6 @@ import torch
 CPU_SECONDS = 0.5  # to measure a CPU for
 
 
-@lru_cache(maxsize=1)
-def narrow_rate() -> float:
-    """Measured FLOP/s of a CPU on a few rows at a time, as in decoding: mostly reading weights. The fastest counts."""
-    weight, rows = torch.randn(4096, 1024), torch.randn(16, 1024)  # larger than most caches
-    taken = list[float]()
-    while sum(taken) < CPU_SECONDS:
-        started = time.perf_counter()
-        rows @ weight.T
-        taken.append(time.perf_counter() - started)
-    return 2 * rows.numel() * len(weight) / min(taken)
-
-
 # Dense 16-bit FLOP/s by the makers' data sheets, in the order in which names are looked for.
 PEAKS = {
     "b200": 2250e12, "gh200": 989e12, "h200": 989e12, "h100 pcie": 756e12, "h100": 989e12, "h800": 989e12,

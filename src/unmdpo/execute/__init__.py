@@ -5,13 +5,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, TypeVar
 
+from unmdpo.core.errors import Stopped
 from unmdpo.engine.ranks import Ranks
-from unmdpo.execute.local import default_jobs, one_by_one, side_by_side
-from unmdpo.execute.preflight import look_ahead
-from unmdpo.execute.progress import View, expected_seconds
+from unmdpo.execute.driver import Driver
+from unmdpo.execute.local import LocalPool, ThisProcess, default_jobs
+from unmdpo.execute.preflight import look_ahead, refuse
+from unmdpo.execute.progress import View
 from unmdpo.execute.ranks import all_together, inside_torchrun, join_torchrun
-from unmdpo.execute.ray import work_on_ray
-from unmdpo.stages.pipeline import Pipeline, latest_record
+from unmdpo.execute.ray import RayPool
+from unmdpo.execute.row_counts import count_rows
+from unmdpo.stages.opening import latest_record
+from unmdpo.stages.pipeline import Pipeline
 
 P = TypeVar("P", bound=Pipeline)
 
@@ -38,7 +42,11 @@ def execute(
         mark = ranks.share(uuid.uuid4().hex)  # the first rank's
         run = replace(run, forced={name: mark for pattern in force for name in run.matching(pattern)})
     wanted = run.wanted(until, only)
-    made = look_ahead(run, wanted, view, reading=executor == "local" and not inside_torchrun())
+    findings = look_ahead(run, wanted, view, reading=executor == "local" and not inside_torchrun())
+    refuse(findings.problems)
+    counted = count_rows(run) if findings.made else None
+    for note in [*([] if counted is None else [f"data: {counted.line()}"]), *findings.warnings]:
+        view.noted(note)
     if ranks.first:
         run.store.prepare()
         for remark in run.remarks:
@@ -51,15 +59,23 @@ def execute(
     ranks.wait()
     missing = ranks.share([name for name in wanted if run.find(run.stages[name]) is None])
     for name in wanted:
-        if name not in missing and name not in made:
+        if name not in missing and name not in findings.made:
             view.cached(name)
-    if view.wants_estimates and ranks.first and any(run.stages[name].kind.uses_model for name in missing):
-        view.expected(expected_seconds(run, missing))
     if inside_torchrun():
         all_together(run, missing, view)
-    elif executor == "ray":
-        work_on_ray(run, missing, view)
     elif missing:
-        jobs = jobs or default_jobs(run)
-        side_by_side(run, missing, jobs, view) if jobs > 1 else one_by_one(run, missing, view)
+        _drive(run, missing, jobs, executor, view)
     return run
+
+
+def _drive(run: Pipeline, missing: Sequence[str], jobs: int | None, executor: str, view: View) -> None:
+    jobs = jobs or (default_jobs(run) if executor == "local" else 1)
+    if executor == "local" and jobs == 1:
+        Driver(run, missing, ThisProcess(run, view), view).work()
+        return
+    try:
+        with RayPool(run) if executor == "ray" else LocalPool(run, jobs) as pool:
+            Driver(run, missing, pool, view).work()
+    except (KeyboardInterrupt, Stopped):
+        view.noted("stopping: running stages save their progress")
+        raise

@@ -5,7 +5,7 @@ import importlib.util
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from unmdpo.core.errors import printable
-from unmdpo.execute.progress import Events, Lines, Remaining, View, fraction
+from unmdpo.execute.progress import Events, Lines, View, Working, fraction
 
 BAR = 16  # characters
 
@@ -44,7 +44,7 @@ def shown_progress(stages: int, output: Output = Output.usual) -> Iterator[View]
         return
     console = Console(file=sys.stderr)  # as it is now: what is silenced meanwhile does not silence the board
     if not (sys.stderr.isatty() or (console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None)):
-        yield Lines()
+        yield Lines(stages=stages)
         return
     board = Board(stages)
     with Live(get_renderable=board.drawn, console=console, refresh_per_second=4) as live:
@@ -56,37 +56,28 @@ def shown_progress(stages: int, output: Output = Output.usual) -> Iterator[View]
 class Board(View):
     """Running stages with their progress, and how much of the run is done."""
 
-    wants_estimates = True
-
     stages: int
     began: float = field(default_factory=time.monotonic)
-    there: int = 0
+    reused: int = 0
     made: int = 0
-    working: dict[str, tuple[float, str]] = field(default_factory=dict)  # start time, progress
-    begun: set[str] = field(default_factory=set)
+    working: dict[str, Working] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    remaining: Remaining = field(default_factory=Remaining)
-
-    def expected(self, seconds: Mapping[str, float]) -> None:
-        self.remaining.expect(seconds)
 
     def noted(self, text: str) -> None:
         self.notes.append(text)
 
     def cached(self, stage: str) -> None:
-        self.there += 1
+        self.reused += 1
 
     def started(self, stage: str, where: str = "") -> None:
-        self.begun.add(stage)
-        self.working[stage] = (time.monotonic(), where)
+        now = time.monotonic()
+        self.working[stage] = Working(where, now, now)
 
     def progress(self, stage: str, text: str) -> None:
-        since, _ = self.working.get(stage, (time.monotonic(), ""))
-        self.working[stage] = (since, text)
-        share = fraction(text)
-        if share is not None:
-            self.remaining.note(stage, share)
+        now = time.monotonic()
+        began = self.working[stage].began if stage in self.working else now
+        self.working[stage] = Working(text, began, now)
 
     def retried(self, stage: str, why: str) -> None:
         self.progress(stage, why)
@@ -94,7 +85,6 @@ class Board(View):
     def finished(self, stage: str, seconds: float) -> None:
         self.working.pop(stage, None)
         self.made += 1
-        self.remaining.note(stage, 1.0)
 
     def failed(self, stage: str, problem: str) -> None:
         self.working.pop(stage, None)
@@ -102,21 +92,17 @@ class Board(View):
 
     def drawn(self) -> RenderableType:
         table = Table.grid(padding=(0, 2))
-        for stage, (since, text) in list(self.working.items()):  # a copy: this is drawn in another thread
-            table.add_row(f"[bold]{escape(stage)}", _bar(fraction(text)), _seconds(since), escape(text))
-        done = f"{self.there + self.made} of {self.stages} stages done"
-        parts = [done, *([f"{self.there} reused"] if self.there else []), _seconds(self.began)]
-        left = self.remaining.text()
-        if left is not None:
-            parts.append(left)
+        for stage, working in list(self.working.items()):  # a copy: this is drawn in another thread
+            bar = _bar(fraction(working.text))
+            table.add_row(f"[bold]{escape(stage)}", bar, _seconds(working.began), escape(working.shown))
+        done = self.reused + self.made
+        parts = [f"{done} of {self.stages} stages done", f"{len(self.working)} at work", _seconds(self.began)]
+        if self.reused:
+            parts.insert(1, f"{self.reused} reused")
         if self.failures:
             parts.append(f"failed: {', '.join(self.failures)}")
-        following = [name for name in self.remaining.expected if name not in self.begun]
-        if following:
-            parts.append(f"next: {', '.join(following[:2])}{' …' if len(following) > 2 else ''}")
         whole = Table.grid(padding=(0, 2))
-        bars = [_bar(self.remaining.share)] if self.remaining.expected else []
-        whole.add_row(*bars, Text(", ".join(parts), style="dim"))
+        whole.add_row(_bar(done / max(1, self.stages)), Text(", ".join(parts), style="dim"))
         return Group(*(Text(printable(note)) for note in self.notes), table, whole)
 
 

@@ -1,8 +1,5 @@
 """Checks what a run needs from outside the store: models, data, judges."""
 
-from collections.abc import Callable
-from functools import partial
-
 from unmdpo.core.errors import UserError, did_you_mean
 from unmdpo.core.places import places_in
 from unmdpo.engine.inference.judges import JudgeSettings, kind_of
@@ -10,14 +7,14 @@ from unmdpo.engine.models import check_reachable, load_tokenizer
 from unmdpo.engine.settings import ModelSource
 from unmdpo.engine.text.encode import Encoder
 from unmdpo.recipe import Recipe
-from unmdpo.stages.evaluation import JUDGEMENT_STAGE
-from unmdpo.stages.table import KINDS
+from unmdpo.stages.judgement import JUDGEMENT_STAGE
+from unmdpo.stages.table import STAGES
 
 JUDGE = "evaluation.judge"
 
 
 def check_ranks(recipe: Recipe) -> None:
-    shared = [kind.name for kind in KINDS.values() if kind.ranked != "never"]
+    shared = [kind.name for kind in STAGES.values() if kind.ranked != "never"]
     for name in recipe.compute.ranks_of:
         if name not in shared:
             raise UserError(f"compute.ranks_of: no stages of kind '{name}' have ranks; {did_you_mean(name, shared)}")
@@ -48,20 +45,6 @@ def check_same_tokens(model: ModelSource, reference: ModelSource) -> None:
         raise UserError(
             f"reference: the tokens of '{reference.path}' are not those of '{model.path}'; a reference needs the same"
         )
-
-
-def check_judges(recipe: Recipe) -> list[tuple[str, Callable[[], None]]]:
-    """What to call for each judge, by its key in the recipe."""
-    checks = [(key, kind_of(judge).check, judge) for key, judge in judges(recipe).items()]
-    return [(key, partial(check, judge)) for key, check, judge in checks if check is not None]
-
-
-def check_judge_code(recipe: Recipe) -> None:
-    """Checks only judges that need no model, so planning works without a network."""
-    for judge in judges(recipe).values():
-        kind = kind_of(judge)
-        if not kind.local and kind.check is not None:
-            kind.check(judge)
 
 
 def missing_places(recipe: Recipe) -> dict[str, str]:

@@ -6,9 +6,9 @@ from unmdpo.core.errors import UserError
 from unmdpo.engine.inference.function_judge import checked, open_function
 from unmdpo.engine.inference.judges import FunctionSettings
 from unmdpo.execute.checks import JUDGE, judges, missing_places
-from unmdpo.stages.data import read_stage
-from unmdpo.stages.evaluation import JUDGEMENT_STAGE
+from unmdpo.stages.comparisons import read_stage
 from unmdpo.stages.judge import JUDGE_STAGE
+from unmdpo.stages.judgement import JUDGEMENT_STAGE
 from unmdpo.stages.pipeline import Pipeline
 from unmdpo.stages.shared.files import PANEL
 from unmdpo.stages.shared.judge_training import read_pairs
@@ -48,7 +48,7 @@ def judge_functions(run: Pipeline, wanted: Sequence[str]) -> list[str]:
     return problems
 
 
-def flattering(run: Pipeline, wanted: Sequence[str]) -> list[str]:
+def overlapping_judge_data(run: Pipeline, wanted: Sequence[str]) -> list[str]:
     """Judges that learn from what policies learn from: from a file with the same content, or the same split."""
     read = read_stage(run.stages).settings.parts.values()
     splits = {(part.place, part.split) for part in run.recipe.data.parts.values()}

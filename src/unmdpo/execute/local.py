@@ -1,230 +1,382 @@
-"""Runs stages on this machine: one after another in this process, or several at once in processes of their own, as
-many as fit on the GPUs."""
+"""Pools of this machine: this process itself, or several processes, each in a slot of its own.
 
+A GPU has two slots for a model below a billion parameters, else one: while one stage loads, compiles or writes,
+another computes. A process keeps what it has imported and compiled for the next stage; one whose stage failed is not
+used again. Processes are forked from a server that has imported everything heavy; where a library has asked about GPUs
+when it was imported, no fork can use them, and processes start from nothing.
+"""
+
+import contextlib
+import gc
+import multiprocessing
+import os
+import queue
+import signal
+import threading
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from functools import partial
+from multiprocessing.context import BaseContext
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple, Self
 
 import torch
 
 from unmdpo.core.errors import OutOfMemory, Stopped, UnmdpoWarning, UserError
-from unmdpo.core.processes import cores
+from unmdpo.core.processes import cores, deaf_to_interrupts, end_with_parent, fork_server, main_hidden
 from unmdpo.engine.cost import USABLE, available
-from unmdpo.execute.gpu_scheduler import Attempt, GpuScheduler, Memory, Need, gpu_memory, gpu_names, need_of
+from unmdpo.engine.meta import meta_model, parameters
+from unmdpo.execute.costs import training_cost
+from unmdpo.execute.driver import Attempt, Message, Outcome, outcome_of, with_part
 from unmdpo.execute.mps import shared_gpus
 from unmdpo.execute.progress import View
 from unmdpo.execute.ranks import run_stage
-from unmdpo.execute.workers import Message, Worker, Workers, free_memory
+from unmdpo.stages.opening import open_recorded
 from unmdpo.stages.pipeline import Pipeline
+from unmdpo.stages.shared.base import Stage
 
-POLL = 0.05  # seconds
-PER_GPU = 8  # stages at once, at most
+SMALL_MODEL = 1e9  # parameters, below which a GPU has two slots
+PROCESS_BYTES = 1.5e9  # that a process takes before it does anything
+PROCESSOR_SLOTS = 4  # beside those of GPUs, for stages that do not use one
+ANSWER_SECONDS = 180.0  # that a GPU may take to answer a process
+CHECKPOINT_SECONDS = 300.0  # that a stopped stage may take to write its checkpoint
+SHOW_WARNING = warnings.showwarning  # as it was before any stage
+
+
+def gpu_names() -> list[str]:
+    """As `CUDA_VISIBLE_DEVICES` names them; none without GPUs."""
+    count = torch.cuda.device_count()
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return [] if not count else [str(i) for i in range(count)] if named is None else named.split(",")[:count]
+
+
+def slots_per_gpu(run: Pipeline) -> int:
+    return 2 if parameters(meta_model(run.recipe.model)) < SMALL_MODEL else 1
 
 
 def default_jobs(run: Pipeline) -> int:
-    """The most stages at once: several on each GPU, as far as they fit; without GPUs, one on each core, but no more
-    than fit into memory if all were as large as the largest; divided by the ranks of a stage."""
-    compute, gpus = run.recipe.compute, torch.cuda.device_count()
-    ranks = max([compute.ranks, *compute.ranks_of.values()])
+    """The most stages at once: all slots of the GPUs, and some for stages that need none; without GPUs, one on each
+    core, but no more than fit into memory if all were as large as the largest; divided by the ranks of a stage."""
+    gpus = torch.cuda.device_count()
     if gpus:
-        return max(2, PER_GPU * gpus // ranks)
-    memory, pair = available(torch.device("cpu")), 2 * run.recipe.data.max_length
-    largest = max(need_of(run.with_microbatch(pair), stage, memory).memory for stage in run.stages.values())
-    return max(1, min(cores() // ranks, int(USABLE * memory // max(1.0, largest))))
+        return slots_per_gpu(run) * gpus + PROCESSOR_SLOTS
+    compute = run.recipe.compute
+    ranks = max([compute.ranks, *compute.ranks_of.values()])
+    memory = available(torch.device("cpu"))
+    with_one_pair = run.with_microbatch(2 * run.recipe.data.max_length).recipe.compute
+    costs = [training_cost(stage, with_one_pair, memory) for stage in run.stages.values()]
+    largest = PROCESS_BYTES + max((cost.memory for cost in costs if cost is not None), default=0.0)
+    return max(1, min(cores() // ranks, int(USABLE * memory // largest)))
 
 
-def one_by_one(run: Pipeline, missing: Sequence[str], view: View) -> None:
-    """Runs the missing stages; one that runs out of memory is run again with smaller microbatches."""
-    for name in missing:
-        stage, attempt, need, began = run.stages[name], Attempt(alone=True), Need(), time.monotonic()
-        if run.find(stage) is not None:  # its inputs were made again and came out the same
-            view.cached(name)
-            continue
-        view.started(name)
-        while True:
-            try:
-                run_stage(run.with_microbatch(attempt.tokens(need)), stage, partial(view.progress, name))
-                break
-            except OutOfMemory:
-                need = need_of(run, stage, _memory())
-                following = attempt.next(need)
-                if following is None:
-                    raise
-                attempt = following
-            free_memory()  # after the error, which holds on to what was on the device
-            view.retried(name, attempt.why)
-        view.finished(name, time.monotonic() - began)
+class ThisProcess:
+    """Runs stages one after another, here. Errors are raised where they arise."""
 
+    queues = False
+    runs_alone = True
 
-def _memory() -> float:
-    return float(torch.cuda.mem_get_info()[1]) if torch.cuda.is_available() else float("inf")
+    def __init__(self, run: Pipeline, view: View) -> None:
+        self._run = run
+        self._view = view
+        self._has_run = False  # a stage whose end is not shown yet
 
+    def has_room(self, stage: Stage, how: Attempt) -> bool:
+        return not self._has_run
 
-def side_by_side(run: Pipeline, missing: Sequence[str], jobs: int, view: View) -> None:
-    """Runs the missing stages, each as soon as its inputs are finished and there is room for it. If one fails, those
-    that do not need it continue, and all failures are reported at the end."""
-    crew = _Crew(run, missing, jobs, view)
-    with shared_gpus(wanted=crew.has_gpus) as environment, crew.workers.stopped_at_the_end():
-        crew.find_gpus(environment)
+    def submit(self, stage: Stage, how: Attempt) -> Future[Outcome]:
+        began = time.monotonic()
+        future = Future[Outcome]()
         try:
-            crew.work()
-        except (KeyboardInterrupt, Stopped):
-            view.noted("stopping: running stages save their progress")
-            raise
-    raise_failures(crew.failures, crew.waiting)
+            run_stage(with_part(self._run, stage, how), stage, partial(self._view.progress, stage.name))
+        except OutOfMemory:
+            if how.next(stage) is None:
+                raise
+            future.set_result(Outcome("out of memory", out_of_memory=True))
+        else:
+            future.set_result(Outcome(seconds=time.monotonic() - began))
+        free_memory()  # after the error, which holds on to what was on the device
+        self._has_run = True
+        return future
+
+    def messages(self) -> Iterator[Message]:
+        """Nothing: progress is shown at once. The end of a stage is shown before the next one begins."""
+        self._has_run = False
+        return iter(())
 
 
-def raise_failures(failures: Mapping[str, str], waiting: Sequence[str]) -> None:
-    """Raises an error if any stage failed, and says what was not started because of it."""
-    if waiting and not failures:
-        raise UserError(f"the inputs of {', '.join(waiting[:4])} are not finished; run without --only")
-    if failures:
-        lines = [f"{name}: {problem}" for name, problem in failures.items()]
-        left = f"\nnot started, because they need what failed: {', '.join(waiting)}" if waiting else ""
-        raise UserError("\n".join(lines) + left)
+class Slot:
+    """A process that does one stage after another."""
+
+    def __init__(self, pool: "LocalPool", devices: tuple[str, ...]) -> None:
+        self.devices = devices  # the GPUs that it sees; none: it computes on the processor
+        self.stage: Stage | None = None  # that it does now
+        environment = {"CUDA_VISIBLE_DEVICES": ",".join(devices), **pool.environment} if devices else {}
+        self._executor = ProcessPoolExecutor(
+            1, pool.context, initializer=begin, initargs=(*pool.identity, environment, pool.threads, pool.queue)
+        )
+        before = {*multiprocessing.active_children()}
+        with main_hidden(), deaf_to_interrupts():
+            self._is_up = self._executor.submit(can_use_gpus if devices else os.getpid)
+        self._process = ({*multiprocessing.active_children()} - before).pop()
+
+    def answers(self) -> bool:
+        """Whether its process can use its GPUs."""
+        try:
+            return bool(self._is_up.result(ANSWER_SECONDS))
+        except (BrokenProcessPool, TimeoutError):
+            return False
+
+    def start(self, stage: Stage, how: Attempt, devices: Sequence[str]) -> "Future[Outcome]":
+        """`devices` are for a stage whose ranks are processes of their own."""
+        self.stage = stage
+        work = self._executor.submit(do_stage, stage.name, how, devices)
+        told = Future[Outcome]()
+        work.add_done_callback(lambda done: told.set_result(self._outcome(done)))
+        return told
+
+    def _outcome(self, done: "Future[Outcome]") -> Outcome:
+        error = done.exception()
+        if error is None:
+            return done.result()
+        self._process.join(ANSWER_SECONDS)
+        code = self._process.exitcode
+        killed = f"its process was killed by signal {-code}" if code is not None and code < 0 else None
+        return Outcome(killed or f"its process ended with code {code}")
+
+    def interrupt(self) -> None:
+        """Asks the stage to write a checkpoint and end."""
+        if self.stage is not None:
+            self._process.terminate()
+
+    def close(self) -> threading.Thread:
+        """Ends the process once its stage has ended."""
+        closing = threading.Thread(target=self._executor.shutdown, daemon=True)
+        closing.start()
+        return closing
+
+    def kill(self) -> None:
+        self._process.kill()  # if it is still alive
 
 
-class _Crew:
-    """The stages of a run and the workers that do them."""
+class Running(NamedTuple):
+    slot: Slot
+    gpus: tuple[str, ...]
+    share: int  # slots of each GPU
 
-    def __init__(self, run: Pipeline, missing: Sequence[str], jobs: int, view: View) -> None:
-        self.run, self.jobs, self.view, self.waiting = run, jobs, view, list(missing)
-        self.failures, self.attempts, self._needs = dict[str, str](), dict[str, Attempt](), dict[str, Need]()
-        gpus = gpu_names()
-        self.has_gpus, self.workers = bool(gpus), Workers(run, jobs, gpus)
-        self._total, self.gpus = float("inf"), GpuScheduler([float("inf")])
 
-    def work(self) -> None:
-        while self.waiting or self.workers.busy:
-            self.start_what_fits()
-            self.receive()
-            self.notice_dead_workers()
-            if self.stuck:
-                return  # the remaining stages need one that failed
-            time.sleep(POLL)
+class LocalPool:
+    queues = False
+    runs_alone = False
 
-    def find_gpus(self, environment: Mapping[str, str]) -> None:
-        """Finds out how much memory they have, and whether workers can use them in this environment."""
-        if self.has_gpus and self.waiting:
-            memory = self._ask_gpus(environment)
-            if memory is None:  # perhaps only no fork can use them
-                self.workers.spawn_from_now_on()
-                memory = self._ask_gpus(environment)
-            if memory is None:
-                raise UserError("the GPUs do not answer; `nvidia-smi` may say why")
-            self._total = max(gpu.total for gpu in memory)
-            self.gpus = GpuScheduler([USABLE * gpu.free for gpu in memory])
+    def __init__(self, run: Pipeline, jobs: int) -> None:
+        self._run = run
+        self._jobs = jobs
+        self._slots: list[Slot] = []
+        self._running: dict[Future[Outcome], Running] = {}
+        self._per_gpu = 1
+        self._free: dict[str, int] = {}  # GPU → its free slots
+        self.context: BaseContext = fork_server(__name__)
+        self.queue: Any = self.context.Queue()
+        self.identity = (str(run.store.root), run.folder.name)
+        self.environment: Mapping[str, str] = {}  # more variables for processes that use a GPU
+        self.threads = max(1, torch.get_num_threads() // jobs)
+        self._cleanup = contextlib.ExitStack()
 
-    def _ask_gpus(self, environment: Mapping[str, str]) -> list[Memory] | None:
-        for self.workers.environment in (environment, {}) if environment else ({},):
-            memory = gpu_memory(self.workers.context, self.workers.environment)
-            if memory is not None:
-                return memory
-        return None
+    def __enter__(self) -> Self:
+        names = gpu_names()
+        if names:
+            self._per_gpu = slots_per_gpu(self._run)
+            self._free = dict.fromkeys(names, self._per_gpu)
+            shared = self._cleanup.enter_context(shared_gpus(wanted=self._per_gpu > 1))
+            self._find_out_how_to_start(names[0], shared)
+        return self
 
-    @property
-    def ready(self) -> list[str]:
-        """Those whose inputs are finished, and whose inputs' workers have said so: an end is shown before what follows
-        begins."""
-        busy = {worker.stage for worker in self.workers.busy}
-        return [name for name in self.waiting if name not in self.failures and self._is_ready(name, busy)]
-
-    def _is_ready(self, name: str, busy: set[str | None]) -> bool:
-        needed = {stage.name for stage in self.run.stages[name].inputs.values()}
-        return not needed & busy and self.run.is_ready(name)
-
-    @property
-    def stuck(self) -> bool:
-        return bool(self.waiting) and not self.workers.busy and not self.ready
-
-    def start_what_fits(self) -> None:
-        for name in self.ready:
-            if name not in self.attempts and self.run.find(self.run.stages[name]) is not None:
-                self.waiting.remove(name)  # its inputs were made again and came out the same
-                self.view.cached(name)
-        ready = sorted(
-            self.ready, key=lambda name: not self._attempt(name).alone
-        )  # who needs the GPU alone goes first
-        clearing = False  # for one that waits to be alone, and would have to wait longer for others
-        for name in ready:
-            if len(self.workers.busy) == self.jobs:
-                return
-            if clearing and not self._need(name).free:
-                continue
-            attempt = self._attempt(name)
-            devices = self.gpus.take(name, self._need(name), alone=attempt.alone)
-            if devices is not None:
-                self._start(name, devices, attempt)
-            clearing |= devices is None and attempt.alone
-
-    def _attempt(self, name: str) -> Attempt:
-        return self.attempts.get(name, Attempt())
-
-    def _need(self, name: str) -> Need:
-        if name not in self._needs:
-            stage = self.run.stages[name]
-            self._needs[name] = need_of(self.run, stage, self._total) if self.has_gpus else Need()
-        return self._needs[name]
-
-    def _start(self, name: str, devices: tuple[int, ...], attempt: Attempt) -> None:
-        self.waiting.remove(name)
-        if attempt.alone:
-            self.workers.end_idle(devices)
-        needed = self.has_gpus and not self._need(name).free  # a worker that has used a GPU holds a little of it
-        worker = self.workers.worker_for(devices if needed else ())
-        worker.start(name, self.workers.threads[name], attempt.tokens(self._need(name)), time.monotonic())
-        if name not in self.attempts:
-            self.view.started(name)
-
-    def receive(self) -> None:
-        for message in self.workers.messages():
-            if message.kind == "warning":
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Stops what is still at work, and hears what it says: a process does not end before its last words are taken
+        from the pipe."""
+        if kind is not None:
+            for slot in self._slots:
+                slot.interrupt()
+        closing = [slot.close() for slot in self._slots]
+        deadline = time.monotonic() + CHECKPOINT_SECONDS
+        last_words: list[Message] = []
+        while (alive := [thread for thread in closing if thread.is_alive()]) and time.monotonic() < deadline:
+            last_words += self.messages()
+            alive[0].join(0.05)
+        last_words += self.messages()
+        for message in last_words:
+            if message.kind == "warning" and kind is None:
                 warnings.warn(message.text, UnmdpoWarning, stacklevel=2)
-            elif message.kind == "progress":
-                self.view.progress(message.stage, message.text)
-            else:
-                self._ended(message)
+        for slot in self._slots:
+            slot.kill()
+        self._cleanup.close()
 
-    def _ended(self, message: Message) -> None:
-        worker = next((each for each in self.workers.busy if each.stage == message.stage), None)
-        if worker is None:
-            return
-        if message.kind == "done":
-            self._release(worker)
-            self.view.finished(message.stage, time.monotonic() - worker.began)
-            return
-        self.workers.remove(worker)
-        self._release(worker)
-        attempt = self._attempt(message.stage).next(self._need(message.stage))
-        if attempt is None or message.kind != "out of memory":
-            self._fail(message.stage, message.text)
-            return
-        self.attempts[message.stage] = attempt
-        self.waiting.append(message.stage)
-        self.view.retried(message.stage, attempt.why)
+    def _find_out_how_to_start(self, gpu: str, shared: Mapping[str, str]) -> None:
+        """Forked or from nothing, with NVIDIA's service for sharing a GPU or without: the first way that works."""
+        ways = [(context, shared) for context in (self.context, multiprocessing.get_context("spawn"))]
+        ways += [(context, {}) for context, environment in ways if environment]
+        for self.context, self.environment in ways:
+            slot = Slot(self, (gpu,))
+            if slot.answers():
+                self._slots.append(slot)
+                return
+            slot.kill()
+        raise UserError("the GPUs do not answer; `nvidia-smi` may say why")
 
-    def notice_dead_workers(self) -> None:
-        for worker in [each for each in self.workers.all if not each.process.is_alive()]:
-            self.receive()
-            if worker not in self.workers.all:
-                continue
-            self.workers.remove(worker)
-            if worker.stage is None:
-                continue
-            name, code = worker.stage, worker.process.exitcode
-            self._release(worker)
-            if self.run.find(self.run.stages[name]) is not None:
-                self.view.finished(name, time.monotonic() - worker.began)
-                continue
-            killed = f"its process was killed by signal {-code}" if code and code < 0 else None
-            self._fail(name, killed or f"its process ended with code {code}")
+    def has_room(self, stage: Stage, how: Attempt) -> bool:
+        self._release_what_ended()
+        if len(self._running) >= self._jobs:
+            return False
+        if not (stage.uses_gpu and self._free):
+            return True
+        return bool(self._fitting(self._run.ranks(stage), self._share(stage, how)))
 
-    def _release(self, worker: Worker) -> None:
-        assert worker.stage is not None
-        self.gpus.release(worker.stage)
-        worker.stage = None
+    def submit(self, stage: Stage, how: Attempt) -> "Future[Outcome]":
+        ranks = self._run.ranks(stage)
+        share = self._share(stage, how)
+        gpus = self._take(ranks, share) if stage.uses_gpu and self._free else ()
+        if how.alone:
+            self._end_idle(gpus)  # an idle process holds a little of the GPU's memory
+        slot = self._slot(gpus if ranks == 1 else ())
+        future = slot.start(stage, how, gpus if ranks > 1 else ())
+        self._running[future] = Running(slot, gpus, share)
+        return future
 
-    def _fail(self, name: str, problem: str) -> None:
-        self.failures[name] = problem
-        self.view.failed(name, problem)
+    def _share(self, stage: Stage, how: Attempt) -> int:
+        """Slots of each GPU that it takes."""
+        return self._per_gpu if how.alone or self._run.ranks(stage) > 1 else 1
+
+    def messages(self) -> Iterator[Message]:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                yield self.queue.get_nowait()
+
+    def _fitting(self, ranks: int, share: int) -> list[str]:
+        """GPUs with room for so many ranks, the least busy first; none if there are not enough. A stage that wants
+        more GPUs than there are gets all, and says so itself."""
+        fitting = [gpu for gpu in self._free if self._free[gpu] >= share]
+        if len(fitting) < min(ranks, len(self._free)):
+            return []
+        return sorted(fitting, key=lambda gpu: -self._free[gpu])[:ranks]
+
+    def _take(self, ranks: int, share: int) -> tuple[str, ...]:
+        gpus = tuple(sorted(self._fitting(ranks, share)))
+        for gpu in gpus:
+            self._free[gpu] -= share
+        return gpus
+
+    def _slot(self, devices: tuple[str, ...]) -> Slot:
+        """An idle one with these devices, or a new one."""
+        for slot in self._slots:
+            if slot.stage is None and slot.devices == devices:
+                return slot
+        self._slots.append(Slot(self, devices))
+        return self._slots[-1]
+
+    def _release_what_ended(self) -> None:
+        for future in [future for future in self._running if future.done()]:
+            slot, gpus, share = self._running.pop(future)
+            slot.stage = None
+            for gpu in gpus:
+                self._free[gpu] += share
+            if future.result().problem is not None:  # it may hold on to memory, or be dead
+                self._slots.remove(slot)
+                slot.close()
+
+    def _end_idle(self, gpus: Sequence[str]) -> None:
+        for slot in [slot for slot in self._slots if slot.stage is None and {*slot.devices} & {*gpus}]:
+            self._slots.remove(slot)
+            slot.close().join()
+
+
+# --- In the process of a slot ---------------------------------------------------------------------
+
+
+class StopSignal:
+    """Remembers SIGTERM. It interrupts a stage, once, so that what the stage does on its way out is not disturbed;
+    between stages there is nothing to interrupt."""
+
+    def __init__(self) -> None:
+        self._received = self._at_work = False
+        signal.signal(signal.SIGTERM, self._receive)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self._received = True
+        if self._at_work:
+            self._at_work = False
+            raise Stopped(number)
+
+    @contextlib.contextmanager
+    def interrupts(self) -> Iterator[None]:
+        self._at_work = True
+        try:
+            if self._received:
+                raise Stopped(signal.SIGTERM)
+            yield
+        finally:
+            self._at_work = False
+
+
+@dataclass(frozen=True)
+class Worker:
+    """What a slot's process keeps from one stage to the next."""
+
+    run: Pipeline
+    messages: Any  # the pool's queue
+    stop: StopSignal
+
+
+_worker: list[Worker] = []  # of this process: one, once it has begun
+
+
+def begin(root: str, run_name: str, environment: Mapping[str, str], threads: int, messages: Any) -> None:
+    os.environ.update(environment)  # before anything asks for a GPU
+    torch.set_num_threads(threads)
+    stop = StopSignal()
+    end_with_parent()
+    _worker.append(Worker(open_recorded(Path(root), run_name), messages, stop))
+
+
+def can_use_gpus() -> bool:
+    """Not in a fork of a process that has asked about GPUs, and not where NVIDIA's service is broken."""
+    try:
+        return torch.cuda.mem_get_info()[1] > 0
+    except (RuntimeError, AssertionError):  # the second where torch was built without CUDA
+        return False
+
+
+def do_stage(name: str, how: Attempt, devices: Sequence[str]) -> Outcome:
+    (worker,) = _worker
+    _pass_warnings_on(worker, name)
+
+    def report(text: str) -> None:
+        worker.messages.put(Message("progress", name, text))
+
+    with worker.stop.interrupts():
+        outcome = outcome_of(worker.run, worker.run.stages[name], how, report, devices)
+    free_memory()  # before anyone counts on it
+    return outcome
+
+
+def free_memory() -> None:
+    """Frees what a stage held on the device."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _pass_warnings_on(worker: Worker, name: str) -> None:
+    """Our own warnings go to the command that is watched; those of libraries are shown where they arise."""
+
+    def pass_on(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, UnmdpoWarning):
+            worker.messages.put(Message("warning", name, str(message)))
+        else:
+            SHOW_WARNING(message, category, *where, **more)
+
+    warnings.showwarning = pass_on

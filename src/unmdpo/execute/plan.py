@@ -1,10 +1,11 @@
-"""Estimates what a run will cost: tokens, FLOPs, memory and time of every stage."""
+"""What a run will cost: tokens, FLOPs and memory of what it trains, and time of every stage as far as it is known."""
 
 import tempfile
 import warnings
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,28 +13,33 @@ from numpy.typing import NDArray
 from unmdpo.core.errors import UnmdpoWarning, UserError
 from unmdpo.data.panels import panel_size, prompts_in
 from unmdpo.engine.cost import USABLE, available
+from unmdpo.engine.meta import meta_model, parameters
 from unmdpo.engine.models import context_length, load_model
 from unmdpo.engine.pairs.proof import Proof, prove
 from unmdpo.engine.pairs.scorer import PairScorer
-from unmdpo.engine.ranks import local_device
-from unmdpo.engine.rates import PEAKS, matrix_rate, narrow_rate, peak_rate
+from unmdpo.engine.ranks import device_name, local_device
+from unmdpo.engine.rates import PEAKS, matrix_rate, peak_rate
 from unmdpo.engine.shapes import pair_lengths
 from unmdpo.engine.text.encode import Encoder
 from unmdpo.engine.text.encoded import EncodedPair, EncodedPairs
-from unmdpo.stages.data import COMPARISONS_STAGE, ENCODED_STAGE, MANY, read_stage
-from unmdpo.stages.pilots import PILOT_STAGE
+from unmdpo.execute.costs import H200_USEFUL, Cost, longest_pair, training_cost
+from unmdpo.stages.comparisons import COMPARISONS_STAGE, read_stage
+from unmdpo.stages.encoded import ENCODED_STAGE, MANY_LEFT_OUT
+from unmdpo.stages.pilot import PILOT_STAGE
 from unmdpo.stages.pipeline import Pipeline
-from unmdpo.stages.shared.base import Job, Notes, Stage
-from unmdpo.stages.shared.estimates import H200_USEFUL, HELD_OUT, Cost, Estimates, Speed, meta_model, parameters
+from unmdpo.stages.shared.base import Job, Notes
 from unmdpo.stages.shared.files import COMPARISONS, PAIRS
+from unmdpo.store.runs import runs_of
+from unmdpo.store.store import Store
 
 ASSUMED_PAIRS = 10_000
 SAMPLED_PAIRS = 512
-SMALL, SMALL_ON_GPU = 2e8, 1e10  # parameters of a model that is tried when a run is planned
-LONGEST = 256  # tokens in what it is tried on
-MEMORY = {"h200": 141e9, "h100": 80e9, "a100": 80e9}
+SMALL_MODEL, SMALL_MODEL_ON_GPU = 2e8, 1e10  # parameters of one that is tried when a run is planned
+TRIED_TOKENS = 256  # in what it is tried on
+MEMORY = {"h200": 141e9, "h100": 80e9, "a100": 80e9}  # bytes
 GPUS = (1, 2, 4, 8, 16, 32, 64)  # that may share one model
-CPU_SHARE = 0.35  # of the measured rates: 0.3 when scoring, 0.5 when training
+CPU_SHARE = 0.35  # of the measured rate: 0.3 when scoring, 0.5 when training
+HELD_OUT = 0.05  # prompts for evaluation, as a share of those to train on, where nobody has counted them
 
 
 @dataclass(frozen=True)
@@ -66,17 +72,17 @@ def sizes_of(run: Pipeline) -> Sizes:
     return Sizes(_like_helpsteer3(pairs, data.max_length), prompts, assumed)
 
 
-def count_fitting(run: Pipeline) -> list[str]:
+def count_fitting(run: Pipeline, sizes: Sizes) -> list[str]:
     """A warning if many comparisons, counted in a sample, do not fit in the recipe's number of tokens; raises if none
     does."""
-    sizes, longest = sizes_of(run), run.recipe.data.max_length
-    if sizes.assumed:
+    longest = run.recipe.data.max_length
+    if sizes.assumed or read_stage(run.stages).name not in run.finished:
         return []
     count, fitting = int(_notes(run)["comparisons"]), len(sizes.lengths)
     lost = f"of {count:,} comparisons fit in {longest:,} tokens: raise data.max_length, or check the data"
     if not fitting:
         raise UserError(f"none {lost}")
-    return [f"only some {fitting:,} {lost}"] if count - fitting > MANY * count else []
+    return [f"only some {fitting:,} {lost}"] if count - fitting > MANY_LEFT_OUT * count else []
 
 
 def _notes(run: Pipeline) -> Notes:
@@ -104,79 +110,108 @@ def _like_helpsteer3(count: int, longest: int) -> NDArray[np.int32]:
 
 
 @dataclass(frozen=True)
-class StageCost:
-    stage: str
+class PlannedStage:
+    name: str
     kind: str
-    cached: bool
-    cost: Cost
+    is_finished: bool
+    cost: Cost | None  # of what trains; None: little beside it
+    earlier_seconds: float | None  # what a stage of this kind took in this store, on this device
 
 
 @dataclass(frozen=True)
 class Plan:
-    stages: list[StageCost]
+    stages: list[PlannedStage]
     assumed: list[str]  # what had to be assumed
 
-    def seconds(self, speed: Speed) -> float:
+    @property
+    def unfinished(self) -> list[PlannedStage]:
+        return [stage for stage in self.stages if not stage.is_finished]
+
+    def seconds(self, useful_flops: float) -> float:
         """Time for the unfinished stages, run one after another."""
-        return sum(stage.cost.seconds(speed) for stage in self.stages if not stage.cached)
+        return sum(seconds_of(stage, useful_flops) or 0.0 for stage in self.unfinished)
 
     @property
     def pilot_share(self) -> float:
-        """The share of all FLOPs spent on pilots and their scoring: the price of a learned scale."""
-        pilots = sum(stage.cost.flops for stage in self.stages if stage.kind == PILOT_STAGE.name)
-        return pilots / max(1.0, sum(stage.cost.flops for stage in self.stages))
+        """The share of all training spent on pilots: the price of a learned scale."""
+        flops = {stage.name: stage.cost.flops for stage in self.stages if stage.cost is not None}
+        pilots = sum(flops.get(stage.name, 0.0) for stage in self.stages if stage.kind == PILOT_STAGE.name)
+        return pilots / max(1.0, sum(flops.values()))
 
 
-def speed_of(device: str) -> Speed:
-    """On a named GPU, or measured on `this` machine. A GPU whose name is known is not measured: it may be busy."""
+def seconds_of(stage: PlannedStage, useful_flops: float) -> float | None:
+    """By the rate of training, or by earlier stages; None if nothing says so."""
+    trained = None if stage.cost is None or not stage.cost.flops else stage.cost.seconds(useful_flops)
+    return trained if trained is not None else stage.earlier_seconds
+
+
+def useful_flops_of(device: str) -> float:
+    """FLOP in a second of training: on a named GPU, or measured on `this` machine. A GPU whose name is known is not
+    measured: it may be busy."""
     if device in MEMORY:
-        return Speed(H200_USEFUL * PEAKS[device] / PEAKS["h200"])
+        return H200_USEFUL * PEAKS[device] / PEAKS["h200"]
     if device != "this":
         raise UserError(f"unknown device '{device}'; known: this, {', '.join(MEMORY)}")
     here = local_device()
     if here.type != "cuda":
-        return Speed(CPU_SHARE * matrix_rate(here), CPU_SHARE * narrow_rate())
+        return CPU_SHARE * matrix_rate(here)
     share = H200_USEFUL / PEAKS["h200"]
-    return Speed(share * (peak_rate(here) or matrix_rate(here)))
+    return share * (peak_rate(here) or matrix_rate(here))
 
 
-def plan(run: Pipeline, device: str = "this", sizes: Sizes | None = None) -> Plan:
-    return _planned(run, sizes or sizes_of(run), MEMORY.get(device) or available(local_device()))
+def memory_of(device: str) -> float:
+    return MEMORY.get(device) or available(local_device())
+
+
+def plan(run: Pipeline, device: str = "this", sizes: Sizes | None = None, ranks: int | None = None) -> Plan:
+    """With as many ranks as the recipe says, or with another number for each model that does not fit on one."""
+    sizes = sizes or sizes_of(run)
+    memory = memory_of(device)
+    earlier = earlier_seconds(run.store) if device == "this" else {}
+    stages = []
+    for name, stage in run.stages.items():
+        cost = training_cost(
+            stage, run.recipe.compute, memory, sizes.lengths, run.ranks(stage) if ranks is None else 1
+        )
+        if ranks is not None and cost is not None and stage.kind.ranked != "never" and cost.memory > USABLE * memory:
+            cost = training_cost(stage, run.recipe.compute, memory, sizes.lengths, ranks)
+        is_finished = run.find(stage) is not None
+        stages.append(PlannedStage(name, stage.kind.name, is_finished, cost, earlier.get(stage.kind.name)))
+    return Plan(stages, sizes.assumed)
+
+
+def earlier_seconds(store: Store) -> dict[str, float]:
+    """Kind of stage → what it took in this store, on a device like this one; the median."""
+    here = device_name().partition(",")[0]
+    places = {place for run in runs_of(store) for place in run.finished}
+    artifacts = [store.find(place) for place in places]
+    seconds: dict[str, list[float]] = defaultdict(list)
+    for artifact in artifacts:
+        if artifact is not None and artifact.intact and artifact.manifest["device"].partition(",")[0] == here:
+            seconds[artifact.manifest["kind"]].append(float(artifact.manifest["seconds"]))
+    return {kind: median(values) for kind, values in seconds.items()}
 
 
 def gpus_needed(run: Pipeline, device: str, sizes: Sizes | None = None) -> int | None:
-    """How many GPUs must share a model so that every stage fits; None if 64 are not enough."""
-    memory = MEMORY.get(device) or available(local_device())
+    """How many GPUs must share a model so that every training fits; None if 64 are not enough."""
+    sizes = sizes or sizes_of(run)
     for gpus in GPUS:
-        planned = _planned(run, sizes or sizes_of(run), memory, gpus)
-        if max(stage.cost.memory for stage in planned.stages) <= USABLE * memory:
+        costs = [stage.cost for stage in plan(run, device, sizes, gpus).stages if stage.cost is not None]
+        if max((cost.memory for cost in costs), default=0.0) <= USABLE * memory_of(device):
             return gpus
     return None
 
 
-def longest_that_trains(run: Pipeline, device: str, sizes: Sizes) -> int:
+def longest_that_trains(run: Pipeline, device: str) -> int:
     """Tokens of the longest pair that policies can be trained on, with a prompt counted once."""
-    memory, recipe = MEMORY.get(device) or available(local_device()), run.recipe
-    estimates = Estimates(sizes.lengths, sizes.prompts, memory, recipe.compute.ranks, recipe.compute)
-    return estimates.largest_pair(recipe.model, recipe.training.adapter)
+    recipe = run.recipe
+    return longest_pair(recipe.model, recipe.training.adapter, recipe.compute, memory_of(device), recipe.compute.ranks)
 
 
-def too_large(planned: Plan, device: str) -> list[StageCost]:
+def too_large(planned: Plan, device: str) -> list[PlannedStage]:
     """The unfinished stages that need more memory than the device has."""
-    memory = MEMORY.get(device) or available(local_device())
-    return [stage for stage in planned.stages if not stage.cached and stage.cost.memory > USABLE * memory]
-
-
-def _planned(run: Pipeline, sizes: Sizes, memory: float, gpus: int | None = None) -> Plan:
-    """With as many ranks as the recipe says; or with `gpus` for each model that does not fit on one."""
-    estimates = Estimates(sizes.lengths, sizes.prompts, memory, 1, run.recipe.compute, _held_out(run))
-    stages = []
-    for name, stage in run.stages.items():
-        cost = _cost(stage, replace(estimates, ranks=1 if gpus is not None else run.ranks(stage)))
-        if gpus is not None and stage.kind.ranked != "never" and cost.memory > USABLE * memory:
-            cost = _cost(stage, replace(estimates, ranks=gpus))
-        stages.append(StageCost(name, stage.kind.name, run.find(stage) is not None, cost))
-    return Plan(stages, sizes.assumed)
+    room = USABLE * memory_of(device)
+    return [stage for stage in planned.unfinished if stage.cost is not None and stage.cost.memory > room]
 
 
 def _held_out(run: Pipeline) -> float:
@@ -197,23 +232,19 @@ def panel_prompts(run: Pipeline, panel: str, prompts: int | None) -> int | None:
     return panel_size(size, round(_held_out(run) * (prompts or 0)))
 
 
-def _cost(stage: Stage[Any], estimates: Estimates) -> Cost:
-    return Cost() if stage.kind.cost is None else stage.kind.cost(estimates, stage)
-
-
 def prove_small(run: Pipeline) -> Proof | None:
     """The proof for a model that is on this machine and quickly tried, on pairs of random tokens; None for others."""
     source, device = run.recipe.model, local_device()
     if not Path(source.path).is_dir():
         return None
     shape = meta_model(source)
-    if parameters(shape) > (SMALL if device.type == "cpu" else SMALL_ON_GPU):
+    if parameters(shape) > (SMALL_MODEL if device.type == "cpu" else SMALL_MODEL_ON_GPU):
         return None
-    context = min(context_length(source) or LONGEST, LONGEST)
+    context = min(context_length(source) or TRIED_TOKENS, TRIED_TOKENS)
     rng, known = np.random.default_rng(0), shape.config.get_text_config().vocab_size
 
     def ids(most: int) -> NDArray[np.int32]:
-        return rng.integers(0, known, max(1, most * context // LONGEST)).astype(np.int32)
+        return rng.integers(0, known, max(1, most * context // TRIED_TOKENS)).astype(np.int32)
 
     pairs = [
         EncodedPair(ids(p), ids(c), ids(r), True) for p, c, r in ((8, 9, 4), (1, 5, 30), (90, 20, 60), (40, 160, 9))

@@ -9,69 +9,76 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from unmdpo.core.errors import UserError
 from unmdpo.core.extras import missing
+from unmdpo.core.places import Place
 from unmdpo.engine.inference.endpoints import Endpoint, secret_of
 from unmdpo.engine.inference.harness import check_tasks
 from unmdpo.engine.inference.judges import TrainedJudge, kind_of
 from unmdpo.engine.models import check_reachable
 from unmdpo.engine.settings import AdapterSettings, ModelSource, TrainingOverrides, TrainingSettings
-from unmdpo.execute.checks import (
-    JUDGE,
-    check_judges,
-    check_model,
-    check_ranks,
-    check_same_tokens,
-    judges,
-    missing_places,
-)
-from unmdpo.execute.judge_checks import flattering, judge_functions, judges_data
+from unmdpo.execute.checks import JUDGE, check_model, check_ranks, check_same_tokens, judges, missing_places
+from unmdpo.execute.costs import NO_PAIRS
+from unmdpo.execute.judge_checks import judge_functions, judges_data, overlapping_judge_data
 from unmdpo.execute.plan import Plan, Sizes, plan, too_large
 from unmdpo.execute.progress import View
-from unmdpo.execute.row_counts import count_rows
 from unmdpo.recipe import Recipe
-from unmdpo.stages.answers import GENERATION_STAGE
-from unmdpo.stages.benchmarks import TASKS_STAGE
-from unmdpo.stages.data import COMPARISONS_STAGE, PANEL_STAGE, VALIDATION_STAGE, read_stage
-from unmdpo.stages.evaluation import JUDGEMENT_STAGE
-from unmdpo.stages.pilots import PILOT_STAGE
+from unmdpo.stages.comparisons import COMPARISONS_STAGE, read_stage
+from unmdpo.stages.generation import GENERATION_STAGE
+from unmdpo.stages.judgement import JUDGEMENT_STAGE
+from unmdpo.stages.panel import PANEL_STAGE
+from unmdpo.stages.pilot import PILOT_STAGE
 from unmdpo.stages.pipeline import Pipeline
-from unmdpo.stages.policies import POLICY_STAGE
+from unmdpo.stages.policy import POLICY_STAGE
+from unmdpo.stages.shared.base import Kind
+from unmdpo.stages.tasks import TASKS_STAGE
 from unmdpo.store.store import Store
 
-DATA = (COMPARISONS_STAGE, VALIDATION_STAGE, PANEL_STAGE)
+DATA = (COMPARISONS_STAGE, PANEL_STAGE)
 WANDB_HOST = "api.wandb.ai"
-ANY = Sizes(np.ones((1, 3), dtype=np.int32), 1, [])  # memory and disk do not depend on the data
+ANY = Sizes(NO_PAIRS, 1, [])  # memory and disk do not depend on the data
 
 
-def look_ahead(run: Pipeline, wanted: Sequence[str], view: View, *, reading: bool = True) -> list[str]:
-    """Raises one error with all problems; returns the stages that were made on the way. With `reading`, data is read
-    in this process; elsewhere, its stages come first anyway."""
-    crowded, slow = too_many_ranks(run, wanted) if reading else ([], [])
-    problems = [*outside(run, wanted), *crowded]
+@dataclass(frozen=True)
+class Findings:
+    problems: list[str] = field(default_factory=list)  # that would stop the run
+    warnings: list[str] = field(default_factory=list)
+    made: list[str] = field(default_factory=list)  # stages that were made on the way
+
+
+def look_ahead(
+    run: Pipeline, wanted: Sequence[str], view: View, *, reading: bool = True, planning: bool = False
+) -> Findings:
+    """All problems of a run. With `reading`, data is read in this process; elsewhere, its stages come first anyway.
+    When `planning`, what only the Hub could say is a warning, and nothing is read from there."""
+    problems, warnings = outside(run, wanted, planning)
+    if reading:
+        crowded, slow = too_many_ranks(run, wanted)
+        problems += crowded
+        warnings += slow
+    if planning and any(part.place.local is None for part in run.recipe.data.parts.values()):
+        warnings.append("the data is not read for a plan, since it is on the Hub")
+        reading = False
     if problems:  # nothing is written for a recipe that cannot run
-        with tempfile.TemporaryDirectory() as aside:
-            elsewhere = replace(run, store=Store(Path(aside)))
-            refuse([*problems, *(_of_data(elsewhere, wanted, View())[1] if reading else [])])
+        if reading:
+            with tempfile.TemporaryDirectory() as aside:
+                problems += _of_data(replace(run, store=Store(Path(aside))), wanted, View())[1]
+        return Findings(problems, warnings)
     made, problems = _of_data(run, wanted, view) if reading else ([], [])
-    refuse(problems)
-    counted = count_rows(run) if made else None
-    if counted is not None:
-        view.noted(f"data: {counted.line()}")
-    problems, warnings = room(run, wanted)
-    refuse(problems)
-    for warning in [*slow, *warnings, *flattering(run, wanted)]:
-        view.noted(warning)
-    return made
+    if problems:
+        return Findings(problems, warnings, made)
+    problems, tight = room(run, wanted)
+    if planning:  # perhaps for another machine
+        problems, tight = [], [*problems, *tight]
+    return Findings(problems, [*warnings, *tight, *overlapping_judge_data(run, wanted)], made)
 
 
 def _of_data(run: Pipeline, wanted: Sequence[str], view: View) -> tuple[list[str], list[str]]:
@@ -80,32 +87,56 @@ def _of_data(run: Pipeline, wanted: Sequence[str], view: View) -> tuple[list[str
     return made, problems + too_few(run, wanted) + judges_data(run, wanted) + judge_functions(run, wanted)
 
 
-def outside(run: Pipeline, wanted: Sequence[str]) -> list[str]:
+class Check(NamedTuple):
+    """Something to call, which raises what is wrong."""
+
+    call: Callable[[], object]
+    place: Place | None = None  # that it looks at
+
+
+def outside(run: Pipeline, wanted: Sequence[str], planning: bool = False) -> tuple[list[str], list[str]]:
     """What is wrong with what lies outside the store: files, models, judges, packages. Judges are only looked at if
-    something will be judged: they may not exist yet while policies are trained."""
+    something will be judged: they may not exist yet while policies are trained. When `planning`, what the Hub does not
+    say is a warning."""
+    recipe = run.recipe
+    unfinished = [run.stages[name] for name in wanted if run.find(run.stages[name]) is None]
     judging = any(run.stages[name].kind is JUDGEMENT_STAGE for name in wanted)
-    absent = {key: path for key, path in missing_places(run.recipe).items() if judging or not key.startswith(JUDGE)}
-    found = [f"{key}: there is no file or folder '{path}'" for key, path in absent.items()]
-    found += missing_packages(run.recipe, judging)
-    checks: list[Callable[[], object]] = [partial(check_ranks, run.recipe), partial(check_login, run.recipe)]
-    if any(run.stages[name].kind is GENERATION_STAGE and run.find(run.stages[name]) is None for name in wanted):
-        checks += [partial(secret_of, server) for server in _servers(run.recipe)]
-    models = {"model.path": run.recipe.model, "pilots.model.path": run.recipe.pilots.model}
-    reference = run.recipe.reference
-    models |= {f"evaluation.answers.{name}.path": model for name, model in _models_elsewhere(run.recipe).items()}
+    absent = {key: path for key, path in missing_places(recipe).items() if judging or not key.startswith(JUDGE)}
+    problems = [f"{key}: there is no file or folder '{path}'" for key, path in absent.items()]
+    problems += missing_packages(recipe, judging)
+    warnings: list[str] = []
+    for check in _checks(recipe, absent, judging, {stage.kind for stage in unfinished}):
+        try:
+            check.call()
+        except UserError as error:
+            is_remote = check.place is not None and check.place.local is None
+            (warnings if planning and is_remote else problems).append(str(error))
+    return problems, warnings
+
+
+def _checks(recipe: Recipe, absent: Collection[str], judging: bool, kinds: Collection[Kind]) -> Iterator[Check]:
+    """`absent` are keys whose files are missing, `kinds` those of stages that are still to be done."""
+    yield Check(partial(check_ranks, recipe))
+    yield Check(partial(check_login, recipe))
+    if GENERATION_STAGE in kinds:
+        yield from (Check(partial(secret_of, server)) for server in _servers(recipe))
+    models = {"model.path": recipe.model, "pilots.model.path": recipe.pilots.model}
+    models |= {f"evaluation.answers.{name}.path": model for name, model in _models_elsewhere(recipe).items()}
     for key, model in models.items():
         if model is not None and key not in absent:
-            checks.append(partial(check_model, model))
-    if isinstance(reference, ModelSource) and not absent.keys() & {"model.path", "reference.path"}:
-        checks += [partial(check_reachable, reference), partial(check_same_tokens, run.recipe.model, reference)]
-    for key, check in check_judges(run.recipe):
-        if (judging or not key.startswith(JUDGE)) and not any(other.startswith(f"{key}.") for other in absent):
-            checks.append(check)
-    if any(run.stages[name].kind is TASKS_STAGE and run.find(run.stages[name]) is None for name in wanted):
-        evaluation = run.recipe.evaluation
-        assert evaluation is not None
-        checks.append(partial(check_tasks, [*evaluation.tasks], evaluation.task_folder))
-    return [*found, *_problems(checks)]
+            yield Check(partial(check_model, model), model.path)
+    reference = recipe.reference
+    if isinstance(reference, ModelSource) and "model.path" not in absent and "reference.path" not in absent:
+        yield Check(partial(check_reachable, reference), reference.path)
+        yield Check(partial(check_same_tokens, recipe.model, reference), reference.path)
+    for key, judge in judges(recipe).items():
+        check = kind_of(judge).check
+        is_looked_at = judging or not key.startswith(JUDGE)
+        if check is not None and is_looked_at and not any(other.startswith(f"{key}.") for other in absent):
+            yield Check(partial(check, judge), getattr(judge, "path", None))
+    if TASKS_STAGE in kinds:
+        assert recipe.evaluation is not None
+        yield Check(partial(check_tasks, [*recipe.evaluation.tasks], recipe.evaluation.task_folder))
 
 
 def too_many_ranks(run: Pipeline, wanted: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -124,14 +155,6 @@ def _models_elsewhere(recipe: Recipe) -> dict[str, ModelSource]:
     """Models that were trained elsewhere, and are judged here."""
     given = {} if recipe.evaluation is None else recipe.evaluation.answers
     return {name: model for name, model in given.items() if isinstance(model, ModelSource)}
-
-
-def _problems(checks: Sequence[Callable[[], object]]) -> Iterator[str]:
-    for check in checks:
-        try:
-            check()
-        except UserError as error:
-            yield str(error)
 
 
 def missing_packages(recipe: Recipe, judging: bool) -> list[str]:
@@ -221,19 +244,21 @@ def too_few(run: Pipeline, wanted: Sequence[str]) -> list[str]:
 
 def room(run: Pipeline, wanted: Sequence[str]) -> tuple[list[str], list[str]]:
     """A problem if the disk cannot hold the models, and warnings about what is only estimated: checkpoints, memory."""
-    todo = {name for name in wanted if run.stages[name].kind.uses_model and run.find(run.stages[name]) is None}
-    if not todo:
+    todo = {name for name in wanted if run.find(run.stages[name]) is None}
+    stages = [stage for stage in plan(run, sizes=ANY).stages if stage.name in todo]
+    costs = {stage.name: stage.cost for stage in stages if stage.cost is not None}
+    if not costs:
         return [], []
-    planned = plan(run, sizes=ANY)
-    left = Plan([stage for stage in planned.stages if stage.stage in todo], planned.assumed)
-    kept, free = sum(stage.cost.kept for stage in left.stages), _free_disk(run)
-    meanwhile = max(stage.cost.disk - stage.cost.kept for stage in left.stages)
+    kept = sum(cost.kept for cost in costs.values())
+    meanwhile = max(cost.disk - cost.kept for cost in costs.values())
+    free = _free_disk(run)
     have = f"and {_size(free)} are free: name another place with --store, or free some with `unmdpo rm --unused`"
     if kept > free:
         return [f"{run.store.root}: the trained models need {_size(kept)}, {have}"], []
     warnings = [
-        f"{stage.stage} may not fit: it needs about {_size(stage.cost.memory)} on each of {stage.cost.ranks} devices"
-        for stage in too_large(left, "this")[:1]
+        f"{stage.name} may not fit: it needs about {_size(costs[stage.name].memory)} on each of "
+        f"{costs[stage.name].ranks} devices"
+        for stage in too_large(Plan(stages, []), "this")[:1]
     ]
     if kept + meanwhile > free:
         warnings.append(f"{run.store.root}: models and checkpoints may need {_size(kept + meanwhile)}, {have}")

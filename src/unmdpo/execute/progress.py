@@ -1,30 +1,16 @@
-"""How a run reports progress: one view for all stages, wherever they run, and the time that remains."""
+"""How a run reports progress: one view for all stages, wherever they run."""
 
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TextIO
 
 from unmdpo.core.errors import printable
-from unmdpo.engine.training.metrics import roughly
-from unmdpo.execute.plan import plan, speed_of
-from unmdpo.stages.data import COMPARISONS_STAGE
-from unmdpo.stages.pipeline import Pipeline
 
 COUNTED = re.compile(r"([\d,]+)/([\d,]+)\b")
-OVERHEAD = 1.0  # seconds of any stage, in an estimate
-ENOUGH = 0.02  # of the work, before the pace is known
-
-
-def expected_seconds(run: Pipeline, stages: Sequence[str]) -> dict[str, float]:
-    """What each stage will take on this machine, by the plan. Nothing while data is not read yet."""
-    if COMPARISONS_STAGE.name not in run.finished:
-        return {}
-    speed = speed_of("this")
-    costs = {stage.stage: stage.cost for stage in plan(run).stages}
-    return {name: OVERHEAD + costs[name].seconds(speed) for name in stages}
+SILENT_SECONDS = 60.0  # after which a stage is shown with the time since its last sign of life
 
 
 def fraction(text: str) -> float | None:
@@ -37,48 +23,21 @@ def fraction(text: str) -> float | None:
 
 
 @dataclass
-class Remaining:
-    """Follows what stages do, and estimates the time that remains once `expected` is known."""
+class Working:
+    """A stage at work."""
 
-    expected: Mapping[str, float] = field(default_factory=dict)  # stage → seconds
-    done: dict[str, float] = field(default_factory=dict)  # stage → share
-    there: dict[str, float] = field(default_factory=dict)  # stage → what earlier attempts had done of it
-    began: float = field(default_factory=time.monotonic)
-
-    def expect(self, seconds: Mapping[str, float]) -> None:
-        self.expected, self.began = seconds, time.monotonic()
-
-    def note(self, stage: str, share: float) -> None:
-        """A stage may count twice, such as updates and then what is scored: it does not go back."""
-        if share < 1:
-            self.there.setdefault(stage, share)
-        self.done[stage] = max(share, self.done.get(stage, 0.0))
+    text: str  # its progress
+    began: float
+    heard: float  # its last sign of life
 
     @property
-    def share(self) -> float:
-        """Of the work that was expected."""
-        return self._of(self.done)
-
-    def _of(self, shares: Mapping[str, float]) -> float:
-        total = sum(self.expected.values())
-        made = sum(seconds * shares.get(stage, 0.0) for stage, seconds in self.expected.items())
-        return made / total if total else 0.0
-
-    def text(self) -> str | None:
-        """`about 3 minutes left`, once the pace is known."""
-        share, now = self.share, self.share - self._of(self.there)  # the pace is that of this attempt
-        if now < ENOUGH or share >= 1:
-            return None
-        return f"{roughly((time.monotonic() - self.began) * (1 - share) / now)} left"
+    def shown(self) -> str:
+        silent = time.monotonic() - self.heard
+        return f"{self.text} (no sign of life for {silent:.0f} s)" if silent > SILENT_SECONDS else self.text
 
 
 class View:
     """The silent base class; subclasses override the events they want to show."""
-
-    wants_estimates = False  # they take a second to make
-
-    def expected(self, seconds: Mapping[str, float]) -> None:
-        """What the stages that will run now are expected to take."""
 
     def noted(self, text: str) -> None: ...
 
@@ -136,47 +95,50 @@ class Lines(View):
     """A plain line when something starts or ends, or says more than a count; in between at most one per interval,
     about all that is going on."""
 
-    wants_estimates = True
-
-    def __init__(self, stream: TextIO | None = None, interval: float = 60.0) -> None:
-        self.stream, self.interval, self.began = stream or sys.stderr, interval, time.monotonic()
-        self.last, self.working = self.began, dict[str, str]()  # when a line was printed; stage → progress
-        self.remaining = Remaining()
-
-    def expected(self, seconds: Mapping[str, float]) -> None:
-        self.remaining.expect(seconds)
+    def __init__(self, stream: TextIO | None = None, interval: float = 60.0, stages: int = 0) -> None:
+        self.stream = stream or sys.stderr
+        self.interval = interval
+        self.stages = stages  # that should be finished at the end; 0: nobody counts
+        self.began = time.monotonic()
+        self.printed_at = self.began
+        self.finished_stages = 0
+        self.working: dict[str, Working] = {}
 
     def noted(self, text: str) -> None:
         self._print(text)
+
+    def cached(self, stage: str) -> None:
+        self.finished_stages += 1
 
     def queued(self, stage: str) -> None:
         self._print(f"{stage}: queued")
 
     def started(self, stage: str, where: str = "") -> None:
+        now = time.monotonic()
+        self.working[stage] = Working("at work", now, now)
         self._print(f"{stage}: started{where and ' on ' + where}")
 
     def progress(self, stage: str, text: str) -> None:
-        share = fraction(text)
-        if share is None:
+        if fraction(text) is None:
             self._print(f"{stage}: {text}")
             return
-        self.remaining.note(stage, share)
-        self.working[stage] = text
-        if time.monotonic() - self.last >= self.interval:
-            left = self.remaining.text()
-            self._print(
-                "; ".join([*(f"{name}: {said}" for name, said in self.working.items()), *([left] if left else [])])
-            )
+        now = time.monotonic()
+        began = self.working[stage].began if stage in self.working else now
+        self.working[stage] = Working(text, began, now)
+        if now - self.printed_at >= self.interval:
+            self._print("; ".join(f"{name}: {working.shown}" for name, working in self.working.items()))
 
     def retried(self, stage: str, why: str) -> None:
         self._print(f"{stage}: {why}")
 
     def finished(self, stage: str, seconds: float) -> None:
-        said = self.working.pop(stage, "")
-        self.remaining.note(stage, 1.0)
-        left = self.remaining.text()
-        loss = f" ({said.partition(' pairs/s')[0].rpartition(' · ')[0]})" if "loss" in said else ""
-        self._print(f"{stage}: finished in {seconds:.1f} s{loss}{f'; in all {left}' if left else ''}")
+        self.finished_stages += 1
+        working = self.working.pop(stage, None)
+        text = "" if working is None else working.text
+        loss = f" ({text.partition(' pairs/s')[0].rpartition(' · ')[0]})" if "loss" in text else ""
+        left = self.stages - self.finished_stages
+        count = f"; {left} stage{'s' if left > 1 else ''} left" if left > 0 else ""
+        self._print(f"{stage}: finished in {seconds:.1f} s{loss}{count}")
 
     def failed(self, stage: str, problem: str) -> None:
         self.working.pop(stage, None)
@@ -184,5 +146,5 @@ class Lines(View):
         self._print(f"{stage}: failed: {lines[-1] if lines[0].startswith('Traceback') else lines[0]}")
 
     def _print(self, text: str) -> None:
-        self.last = time.monotonic()
+        self.printed_at = time.monotonic()
         print(f"[{time.monotonic() - self.began:7.1f} s] {printable(text)}", file=self.stream, flush=True)

@@ -1,16 +1,19 @@
 """Runs a stage over several ranks, and a whole recipe inside a job that `torchrun` started.
 
-torchrun … -m unmdpo.execute.ranks STORE RUN STAGE TOKENS
+python -m unmdpo.execute.ranks STORE RUN STAGE TOKENS FILE
 torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:PORT -m unmdpo run RECIPE
 
-The first rank writes to the store, and reports progress and errors line by line to the process that started it.
+Ranks of a stage run on this machine: they meet in a file, and talk over the loopback. The first one writes to the
+store, and reports progress and errors line by line to the process that started it.
 """
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 import warnings
@@ -24,13 +27,17 @@ import torch.distributed as dist
 
 from unmdpo.core.errors import OutOfMemory, Stopped, UnmdpoWarning, UserError
 from unmdpo.core.processes import end_with_input
-from unmdpo.engine.ranks import Ranks, alone, join, local_device, part
+from unmdpo.engine.ranks import MEETING, Ranks, alone, join, local_device, part
 from unmdpo.execute.progress import View
-from unmdpo.stages.pipeline import Pipeline, open_recorded
+from unmdpo.stages.opening import open_recorded
+from unmdpo.stages.pipeline import Pipeline
 from unmdpo.stages.shared.base import Stage
 
-POLL = 0.2  # seconds between looks at the store
+POLL = 0.2  # seconds between looks at the store, and at ranks
 USER_ERROR, CRASH = 2, 1  # exit codes
+FAREWELL_SECONDS = 5.0  # that ranks have to say why they fail, once one has ended
+LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
+Report = Callable[[str], None]  # shows progress
 # In the error of a rank that waits for one that is gone.
 LEFT_ALONE = ("closed by peer", "Connection reset", "Timed out", "timed out", "DistBackendError", "Broken pipe")
 # What a line is about.
@@ -78,39 +85,77 @@ def all_together(run: Pipeline, missing: Sequence[str], view: View) -> None:
         view.finished(name, time.monotonic() - began)
 
 
-def run_stage(run: Pipeline, stage: Stage[Any], report: Callable[[str], None]) -> None:
-    """Runs one stage whose inputs are finished; over several ranks if the recipe asks and the stage can."""
+def run_stage(run: Pipeline, stage: Stage, report: Report, devices: Sequence[str] = ()) -> None:
+    """Runs one stage whose inputs are finished; over several ranks if the recipe asks and the stage can, each on one
+    of the GPUs that are given, or of all."""
     if run.ranks(stage) > 1:
-        launch(run, stage, report)
+        launch(run, stage, report, devices)
     else:
         run.make(stage, report)
 
 
-def launch(run: Pipeline, stage: Stage[Any], report: Callable[[str], None]) -> None:
-    """Runs a stage on this machine, with as many processes as the recipe asks for."""
+def launch(run: Pipeline, stage: Stage, report: Report, devices: Sequence[str] = ()) -> None:
+    """Runs a stage on this machine, with as many processes as the recipe asks for. If one fails, all end."""
     count = run.ranks(stage)
-    if torch.cuda.is_available() and torch.cuda.device_count() < count:
-        raise UserError(f"{stage.name} wants {count} ranks, but this machine has {torch.cuda.device_count()} GPUs")
-    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "errors").open("w+", encoding="utf-8") as errors:
-        tokens = run.recipe.compute.token_budget or 0  # of a microbatch: smaller after a try that ran out of memory
-        command = [
-            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count),
-            "-m", "unmdpo.execute.ranks", str(run.store.root), run.folder.name, stage.name, str(tokens),
-        ]  # fmt: skip
-        pipe = subprocess.PIPE  # ranks end with their input
-        with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, text=True) as started:
-            try:
-                assert started.stdout is not None
-                _listen(started.stdout, report)
-                started.wait()
-            except BaseException:
-                started.terminate()  # torchrun forwards it, and the ranks write their checkpoint
-                started.wait()
-                raise
+    gpus = len(devices) or torch.cuda.device_count()
+    if torch.cuda.is_available() and gpus < count:
+        raise UserError(f"{stage.name} wants {count} ranks, but this machine has {gpus} GPUs")
+    tokens = run.recipe.compute.token_budget or 0  # of a microbatch: smaller after a try that ran out of memory
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        errors = stack.enter_context((folder / "errors").open("w+", encoding="utf-8"))
+        arguments = [str(run.store.root), run.folder.name, stage.name, str(tokens), str(folder / "meeting")]
+        command = [sys.executable, "-m", "unmdpo.execute.ranks", *arguments]
+        ranks = [
+            stack.enter_context(
+                subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,  # ranks end with their input
+                    stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
+                    stderr=errors,
+                    text=True,
+                    env=os.environ | _environment(rank, count, devices),
+                )
+            )
+            for rank in range(count)
+        ]
+        try:
+            _wait_for(ranks, report)
+        except BaseException:
+            for rank in ranks:
+                rank.terminate()  # they write their checkpoint
+            for rank in ranks:
+                rank.wait()
+            raise
+        codes = [rank.returncode for rank in ranks]
         errors.seek(0)
         output = errors.read()
-    if started.returncode:
-        raise _failure(output, stage, count)
+    if any(codes):
+        raise _failure(output, stage, codes)
+
+
+def _environment(rank: int, count: int, devices: Sequence[str]) -> dict[str, str]:
+    threads = max(1, torch.get_num_threads() // count)
+    described = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "OMP_NUM_THREADS": threads}
+    on_loopback = {"GLOO_SOCKET_IFNAME": LOOPBACK, "NCCL_SOCKET_IFNAME": LOOPBACK}
+    visible = {"CUDA_VISIBLE_DEVICES": ",".join(devices)} if devices else {}
+    return {name: str(value) for name, value in described.items()} | on_loopback | visible
+
+
+def _wait_for(ranks: Sequence["subprocess.Popen[str]"], report: Report) -> None:
+    """Shows the first rank's progress until all have ended. Those that a lost rank leaves behind are killed: they
+    would wait for it."""
+    listening = threading.Thread(target=_listen, args=(ranks[0].stdout, report), daemon=True)
+    listening.start()
+    while any(rank.poll() is None for rank in ranks):
+        if any(rank.returncode for rank in ranks):
+            until = time.monotonic() + FAREWELL_SECONDS  # others may still say what went wrong
+            while any(rank.poll() is None for rank in ranks) and time.monotonic() < until:
+                time.sleep(POLL)
+            for rank in ranks:
+                rank.kill()
+        time.sleep(POLL)
+    listening.join()
 
 
 def _listen(lines: IO[str], report: Callable[[str], None]) -> None:
@@ -122,7 +167,7 @@ def _listen(lines: IO[str], report: Callable[[str], None]) -> None:
             warnings.warn(json.loads(line.removeprefix(WARNING)), UnmdpoWarning, stacklevel=2)
 
 
-def _failure(errors: str, stage: Stage[Any], count: int) -> UserError:
+def _failure(errors: str, stage: Stage, codes: Sequence[int]) -> UserError:
     """The error a rank reported, the traceback of one that crashed, or, if none said anything, that one was lost."""
     lines = errors.splitlines()
     for sign, kind in ((MEMORY, OutOfMemory), (ERROR, UserError)):
@@ -132,16 +177,15 @@ def _failure(errors: str, stage: Stage[Any], count: int) -> UserError:
     crashes = [json.loads(line.removeprefix(CRASHED)) for line in lines if line.startswith(CRASHED)]
     crashes = [crash for crash in crashes if not any(sign in crash for sign in LEFT_ALONE)]
     if crashes:
-        return UserError(f"one of {count} ranks failed:\n{crashes[0]}")
-    ends = [line.strip() for line in lines if "exitcode" in line or "Timed out" in line]
-    last = ends[-1] if ends else "torchrun gave no reason"
+        return UserError(f"one of {len(codes)} ranks failed:\n{crashes[0]}")
+    ends = ", ".join(f"rank {rank} ended with code {code}" for rank, code in enumerate(codes) if code)
     return UserError(
-        f"{stage.name}: one of {count} ranks was lost ({last[:200]}): killed, hung, or out of memory. "
+        f"{stage.name}: one of {len(codes)} ranks was lost ({ends}): killed, hung, or out of memory. "
         "Its last checkpoint is kept, and the same command continues from there"
     )
 
 
-def take_part(run: Pipeline, stage: Stage[Any], report: Callable[[str], None] | None = None) -> None:
+def take_part(run: Pipeline, stage: Stage, report: Report | None = None) -> None:
     """Runs on each rank: the first creates the artifact, the others help with the work."""
     device, silent = local_device(), _silent
     ranks = join(device, run.recipe.compute.rank_minutes)
@@ -175,9 +219,10 @@ def _warn(message: Warning | str, category: type[Warning], *_: object) -> None:
         print(f"{WARNING}{json.dumps(str(message))}", flush=True)
 
 
-def main(root: str, run_name: str, name: str, tokens: str) -> None:
+def main(root: str, run_name: str, name: str, tokens: str, meeting: str) -> None:
     warnings.showwarning = _warn  # type: ignore[assignment]
     end_with_input()
+    os.environ[MEETING] = meeting
     run = open_recorded(Path(root), run_name).with_microbatch(int(tokens) or None)
     try:
         take_part(run, run.stages[name], _print_progress)

@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 
 from unmdpo.core.errors import OutOfMemory, UserError
 from unmdpo.engine.ranks import Ranks, device_name
+from unmdpo.execute.driver import Attempt, Message, Outcome, outcome_of, with_part
 from unmdpo.execute.ranks import take_part
-from unmdpo.stages.pipeline import Pipeline, open_recorded
+from unmdpo.stages.opening import open_recorded
+from unmdpo.stages.pipeline import Pipeline
 
 FULL_GPU = "out of memory: "  # how a rank's problem begins that more room would solve
 RETRIES = 2  # of a stage whose worker died; errors raised by the stage are not retried
-PAUSE = 1.0  # seconds between two reports of a task
+REPORT_SECONDS = 1.0  # between two reports of a task
 
 
 class Task(NamedTuple):
@@ -27,58 +29,50 @@ class Task(NamedTuple):
     root: str
     stage: str
     here: str  # the folder that paths in the recipe are relative to
-    microbatch: int | None
+    how: Attempt
     on_gpus: bool
 
 
-class Outcome(NamedTuple):
-    problem: str | None = None  # what went wrong
-    full: bool = False  # the GPU ran out of memory
-    taken: bool = False  # another run works on this stage
-    seconds: float = 0.0
-
-
 class Ear:
-    """The actor that tasks talk to: (stage, kind, text) in the order of arrival."""
+    """The actor that tasks talk to."""
 
     def __init__(self) -> None:
-        self._said = list[tuple[str, str, str]]()
+        self._messages: list[Message] = []
 
-    def hear(self, stage: str, kind: str, text: str) -> None:
-        self._said.append((stage, kind, text))
+    def hear(self, message: Message) -> None:
+        self._messages.append(message)
 
-    def take(self) -> list[tuple[str, str, str]]:
-        said, self._said = self._said, []
-        return said
+    def take(self) -> list[Message]:
+        """What has arrived, in that order."""
+        messages, self._messages = self._messages, []
+        return messages
 
 
 class Reporter:
     """Tells the driver's actor what a stage does, at most once a second, and waits for no answer."""
 
     def __init__(self, ear: Any, stage: str) -> None:
-        self.ear, self.stage, self.last = ear, stage, 0.0
-        self.ear.hear.remote(stage, "started", f"{socket.gethostname()}, {device_name()}")
+        self.ear = ear
+        self.stage = stage
+        self.reported_at = 0.0
+        self.ear.hear.remote(Message("started", stage, f"{socket.gethostname()}, {device_name()}"))
 
     def __call__(self, text: str) -> None:
-        if time.monotonic() - self.last >= PAUSE:
-            self.last = time.monotonic()
-            self.ear.hear.remote(self.stage, "progress", text)
+        if time.monotonic() - self.reported_at >= REPORT_SECONDS:
+            self.reported_at = time.monotonic()
+            self.ear.hear.remote(Message("progress", self.stage, text))
 
 
 def work(task: Task, ear: Any) -> Outcome:
     """Runs a stage on some node. One that another run works on is given back, with its place on the GPU."""
-    began = time.monotonic()
     try:
         run = _opened(task)
-        stage = run.stages[task.stage]
-        if run.store.is_taken(stage.place):
-            return Outcome(taken=True)
-        run.make(stage, Reporter(ear, task.stage))
     except UserError as error:
-        return Outcome(str(error), isinstance(error, OutOfMemory))
-    except Exception:
-        return Outcome(traceback.format_exc())
-    return Outcome(seconds=time.monotonic() - began)
+        return Outcome(str(error))
+    stage = run.stages[task.stage]
+    if run.store.is_taken(stage.place):
+        return Outcome(taken=True)
+    return outcome_of(run, stage, task.how, Reporter(ear, task.stage))
 
 
 def work_together(task: Task, ear: Any) -> Outcome:
@@ -86,13 +80,18 @@ def work_together(task: Task, ear: Any) -> Outcome:
     from ray.train import FailureConfig, RunConfig, ScalingConfig  # noqa: PLC0415 - an extra
     from ray.train.torch import TorchConfig, TorchTrainer  # noqa: PLC0415
 
-    began, run = time.monotonic(), _opened(task)
-    compute, wanted = run.recipe.compute, run.recipe.compute.ray
+    began = time.monotonic()
+    try:
+        run = _opened(task)
+    except UserError as error:
+        return Outcome(str(error))
+    compute = run.recipe.compute
+    wanted = compute.ray
     with tempfile.TemporaryDirectory(dir=run.store.root, prefix=".ray-") as records:
         problem = Path(records) / "problem"
         trainer = TorchTrainer(
             _rank,
-            train_loop_config={"task": task._asdict(), "problem": str(problem), "ear": ear},
+            train_loop_config={"task": tuple(task), "problem": str(problem), "ear": ear},
             torch_config=TorchConfig(
                 backend="cpu:gloo,cuda:nccl" if task.on_gpus else "gloo", timeout_s=round(60 * compute.rank_minutes)
             ),
@@ -114,10 +113,12 @@ def work_together(task: Task, ear: Any) -> Outcome:
 
 def _rank(config: dict[str, Any]) -> None:
     """Runs on each rank, in the process group that Ray Train created, and from a folder of Ray Train's own."""
-    task, problem = Task(**config["task"]), Path(config["problem"])
+    task = Task(*config["task"])
+    problem = Path(config["problem"])
     if problem.exists():
         raise RuntimeError("an earlier attempt failed with a user error; reattempt would not help")
     run = _opened(task)
+    run = with_part(run, run.stages[task.stage], task.how)
     report = Reporter(config["ear"], task.stage) if Ranks.current().first else lambda text: None
     try:
         take_part(run, run.stages[task.stage], report)
@@ -131,4 +132,9 @@ def _opened(task: Task) -> Pipeline:
     """Paths in a recipe are relative to the folder that the run was started in, if this node has it."""
     if Path(task.here).is_dir():
         os.chdir(task.here)
-    return open_recorded(Path(task.root), task.run).with_microbatch(task.microbatch)
+    if not (Path(task.root) / "runs" / task.run).is_dir():
+        raise UserError(
+            f"{task.root}: the store is not seen under this path by {socket.gethostname()}. It must lie on a file "
+            "system that all nodes share, such as NFS or Lustre; object storage is not one"
+        )
+    return open_recorded(Path(task.root), task.run)

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 
 from unmdpo.engine.text.encode import REMARKS
-from unmdpo.stages.data import COMPARISONS_STAGE, ENCODED_STAGE
+from unmdpo.stages.comparisons import COMPARISONS_STAGE, READ
+from unmdpo.stages.encoded import ENCODED_STAGE
 from unmdpo.stages.pipeline import Pipeline
-from unmdpo.stages.scoring import READ
 from unmdpo.stages.shared.files import BAD_ROWS
 
 

@@ -1,14 +1,14 @@
 """How a recipe's policies are evaluated: panels, judges, opponents."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from unmdpo.core.places import Place
 from unmdpo.core.settings import Count, Name, PanelSize, Seed, Seeds, Strict, chosen_from, names_only
 from unmdpo.data.places import DataPlace
-from unmdpo.engine.inference.endpoints import Endpoint, Vllm
+from unmdpo.engine.inference.endpoints import Endpoint
 from unmdpo.engine.inference.judges import AnyJudge, JudgeSettings
 from unmdpo.engine.settings import MAX_NEW_TOKENS, ModelSource, Sampling, TaskSettings
 from unmdpo.objectives.table import INITIAL
@@ -18,7 +18,19 @@ def _who(values: Mapping[str, Any]) -> type[Strict]:
     return ModelSource if "path" in values else Endpoint
 
 
+def no_vllm(generator: Any) -> Any:
+    """Servers are started by people, who know their machines."""
+    if generator == "vllm" or (isinstance(generator, dict) and "vllm" in generator):
+        raise ValueError(
+            "vLLM is not started from here: `unmdpo run … --until policy`, `unmdpo export` each policy, start "
+            "`vllm serve` on it, and name the server: {endpoint: http://…/v1, model: '{policy}'} "
+            "(docs/guide/evaluation.md)"
+        )
+    return generator
+
+
 TaskName = Annotated[str, Field(pattern=r"^\w[\w().-]*$", max_length=120)]  # as lm-evaluation-harness names them
+Generator = Annotated[Endpoint | None, BeforeValidator(no_vllm)]
 AnsweredElsewhere = Annotated[Place | Endpoint | ModelSource, chosen_from(_who)]
 
 
@@ -63,8 +75,8 @@ class EvaluationRecipe(Strict):
     max_new_tokens: Count = Field(MAX_NEW_TOKENS, description="longest answer, in tokens")
     sampling: Sampling | None = Field(None, description="draw several answers to each prompt; default: one, greedy")
     initial: bool = Field(False, description="also compare with the initial model")
-    generator: Endpoint | Vllm | Literal["vllm"] | None = Field(
-        None, description="who answers as the policies: vllm, or a server; default: this package, on this machine"
+    generator: Generator = Field(
+        None, description="a server that answers as the policies; default: this package, on this machine"
     )
     answers: dict[Name, AnsweredElsewhere] = Field(
         {},

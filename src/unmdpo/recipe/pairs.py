@@ -12,10 +12,10 @@ from unmdpo.core.files import read_small
 from unmdpo.core.places import Place
 from unmdpo.core.settings import Count, PanelSize, Strict, said
 from unmdpo.data.strength import StrengthRule
-from unmdpo.engine.inference.endpoints import Endpoint, Vllm
 from unmdpo.engine.inference.judges import AnyJudge, JudgeSettings, TrainedJudge, kind_of
 from unmdpo.engine.settings import MAX_NEW_TOKENS, Sampling
 from unmdpo.objectives.table import INITIAL
+from unmdpo.recipe.evaluation import Generator
 
 
 class PairsRecipe(Strict):
@@ -27,7 +27,7 @@ class PairsRecipe(Strict):
     size: PanelSize = Field("all", description="how many prompts to draw: a number, a share, or all")
     sampling: Sampling = Field(Sampling(), description="how answers are drawn")
     max_new_tokens: Count = Field(MAX_NEW_TOKENS, description="most tokens in an answer")
-    generator: Endpoint | Vllm | Literal["vllm"] | None = Field(None, description="who writes them; default: unmdpo")
+    generator: Generator = Field(None, description="a server that writes them; default: unmdpo")
     select: Literal["best-worst", "all", "neighbours"] = Field(
         "best-worst", description="which answers to a prompt are compared"
     )

@@ -12,9 +12,9 @@ from unmdpo.execute.row_counts import RowCounts, count_rows
 from unmdpo.results.run import Run
 from unmdpo.scale.check import verdict
 from unmdpo.scale.table import ESTIMATORS
-from unmdpo.stages.evaluation import judgement_name
-from unmdpo.stages.policies import POLICY_STAGE
-from unmdpo.stages.scales import SCALE_STAGE, residuals
+from unmdpo.stages.judgement import judgement_name
+from unmdpo.stages.policy import POLICY_STAGE
+from unmdpo.stages.scale import SCALE_STAGE, residuals
 from unmdpo.stages.shared.files import METRICS, POLICY_SCALE, Evidence
 from unmdpo.stats.evaluation import Estimate, rank_correlation
 

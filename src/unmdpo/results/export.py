@@ -17,8 +17,8 @@ from unmdpo.results.policy import Policy
 from unmdpo.results.run import Run
 from unmdpo.results.tables import judged_by
 from unmdpo.results.tasks import losses
-from unmdpo.stages.answers import open_policy
-from unmdpo.stages.policies import POLICY_STAGE
+from unmdpo.stages.generation import open_policy
+from unmdpo.stages.policy import POLICY_STAGE
 from unmdpo.stages.shared.files import ADAPTER
 
 USAGE = """

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from unmdpo.results.run import Run
 from unmdpo.results.tables import EVEN, judged_by
 from unmdpo.results.tasks import task_results
-from unmdpo.stages.policies import POLICY_STAGE
+from unmdpo.stages.policy import POLICY_STAGE
 
 
 class Measure(NamedTuple):

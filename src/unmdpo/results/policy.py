@@ -11,7 +11,7 @@ from unmdpo.data.rows import as_prompts
 from unmdpo.engine.inference.generate import GenerationSettings, Generator
 from unmdpo.engine.settings import ModelSource
 from unmdpo.engine.text.encode import Encoder
-from unmdpo.stages.answers import open_policy
+from unmdpo.stages.generation import open_policy
 
 LONGEST = 512  # tokens of an answer
 

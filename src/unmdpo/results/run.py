@@ -17,15 +17,17 @@ from unmdpo.results.scale import FittedScale
 from unmdpo.results.tables import Table, answer, doubts, judge_accuracy, judge_mark
 from unmdpo.results.worlds import world_differences
 from unmdpo.scale.check import Check
-from unmdpo.stages.answers import GENERATION_STAGE
-from unmdpo.stages.data import COMPARISONS_STAGE, PANEL_STAGE
-from unmdpo.stages.evaluation import judgement_name, load_scores
+from unmdpo.stages.comparisons import COMPARISONS_STAGE
+from unmdpo.stages.generation import GENERATION_STAGE
 from unmdpo.stages.judge import JUDGE_STAGE
-from unmdpo.stages.measuring import MEASURED_STAGE
-from unmdpo.stages.pilots import OOF_STAGE
-from unmdpo.stages.pipeline import Pipeline, build, latest_record, read_record
-from unmdpo.stages.policies import POLICY_STAGE
-from unmdpo.stages.scales import CHECK_STAGE, SCALE_STAGE
+from unmdpo.stages.judgement import judgement_name, load_scores
+from unmdpo.stages.measured import MEASURED_STAGE
+from unmdpo.stages.opening import build, latest_record, read_record
+from unmdpo.stages.panel import PANEL_STAGE
+from unmdpo.stages.pilot import OOF_STAGE
+from unmdpo.stages.pipeline import Pipeline
+from unmdpo.stages.policy import POLICY_STAGE
+from unmdpo.stages.scale import CHECK_STAGE, SCALE_STAGE
 from unmdpo.stages.shared.files import (
     CHECK,
     COMPARISONS,

@@ -24,9 +24,8 @@ from unmdpo.engine.ranks import local_device
 from unmdpo.engine.settings import ModelSource
 from unmdpo.engine.text.encode import Encoder
 from unmdpo.scale import Units
-from unmdpo.stages.scales import features_for
 from unmdpo.stages.shared.files import COMPARISONS, ESTIMATOR, SCALES
-from unmdpo.stages.shared.units import UNKNOWN
+from unmdpo.stages.shared.units import UNKNOWN, features_for
 from unmdpo.store.artifact import Artifact
 
 SHOWN, TEXT = 5, 80  # prompts at either end in a notebook, and characters of each

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unmdpo.objectives.table import INITIAL
-from unmdpo.stages.benchmarks import TASKS_STAGE
 from unmdpo.stages.pipeline import Pipeline
 from unmdpo.stages.shared.files import TASKS
+from unmdpo.stages.tasks import TASKS_STAGE
 from unmdpo.stats.evaluation import Estimate
 from unmdpo.stats.few_seeds import margin_of_mean
 

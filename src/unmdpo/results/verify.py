@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from unmdpo.core.errors import UserError
-from unmdpo.stages.evaluation import JUDGEMENT_STAGE
+from unmdpo.stages.judgement import JUDGEMENT_STAGE
 from unmdpo.stages.pipeline import Pipeline
 from unmdpo.stages.shared.files import GENERATIONS, SCORES, SUMMARY
 from unmdpo.stages.summary import SUMMARY_STAGE, summary_of

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from unmdpo.stages.answers import GENERATION_STAGE
-from unmdpo.stages.evaluation import JUDGEMENT_STAGE
+from unmdpo.stages.generation import GENERATION_STAGE
+from unmdpo.stages.judgement import JUDGEMENT_STAGE
 from unmdpo.stages.pipeline import Pipeline
-from unmdpo.stages.policies import POLICY_STAGE
+from unmdpo.stages.policy import POLICY_STAGE
 
 VERBS = {POLICY_STAGE: "trained", GENERATION_STAGE: "answered for", JUDGEMENT_STAGE: "judged"}
 NOT_COMPUTING = ("unmdpo", "machine")  # our own code is in the keys, and the machine is said by its device

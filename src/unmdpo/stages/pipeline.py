@@ -10,19 +10,16 @@ from typing import Any, Self
 from transformers.utils.logging import disable_progress_bar
 
 from unmdpo.core.errors import UserError, did_you_mean
-from unmdpo.core.files import read_small_json, remove, write_json, write_text
+from unmdpo.core.files import remove, write_json, write_text
 from unmdpo.core.places import places_in
-from unmdpo.core.settings import Strict
 from unmdpo.engine.models import compute_dtype
 from unmdpo.engine.ranks import device_name, local_device
 from unmdpo.recipe import Recipe
-from unmdpo.stages.scales import SCALE_STAGE, check_shared_margin
-from unmdpo.stages.shared.base import Graph, Job, Kind, Notes, Stage
-from unmdpo.stages.table import KINDS
+from unmdpo.stages.shared.base import Job, Kind, Notes, Stage
 from unmdpo.store.artifact import Artifact
 from unmdpo.store.keys import digest_of
-from unmdpo.store.pins import Contents, FileState, Pins, changed_place, commits_in, file_states
-from unmdpo.store.runs import RECIPE, runs_of
+from unmdpo.store.pins import Contents, FileState, Pins, changed_place, file_states
+from unmdpo.store.runs import RECIPE
 from unmdpo.store.store import RECORD, Store, state_of, versions
 
 SETTINGS = "recipe.json"  # in a run's folder: the recipe with every default
@@ -32,7 +29,7 @@ SETTINGS = "recipe.json"  # in a run's folder: the recipe with every default
 class Pipeline:
     store: Store
     recipe: Recipe
-    stages: Mapping[str, Stage[Any]]  # by name, inputs first
+    stages: Mapping[str, Stage]  # by name, inputs first
     pins: Pins
     forced: Mapping[str, str] = field(default_factory=dict)  # stages that are made again → what marks the new result
     recorded: bool = False  # opened to be read: what it needs may be gone
@@ -45,17 +42,17 @@ class Pipeline:
         identity = digest_of([self.recipe.digest, self.pins.digests])
         return self.store.root / "runs" / (self.name or f"{self.recipe.name}-{identity[:12]}")
 
-    def find(self, stage: Stage[Any]) -> Artifact | None:
+    def find(self, stage: Stage) -> Artifact | None:
         """The finished artifact of a stage: finished for the inputs that lie there now."""
         return self._find(stage, {})
 
-    def _find(self, stage: Stage[Any], known: dict[str, Artifact | None]) -> Artifact | None:
+    def _find(self, stage: Stage, known: dict[str, Artifact | None]) -> Artifact | None:
         if stage.place not in known:
             artifact = self.store.find(stage.place)
             known[stage.place] = artifact if artifact is not None and self._fits(stage, artifact, known) else None
         return known[stage.place]
 
-    def _fits(self, stage: Stage[Any], artifact: Artifact, known: dict[str, Artifact | None]) -> bool:
+    def _fits(self, stage: Stage, artifact: Artifact, known: dict[str, Artifact | None]) -> bool:
         """Whether an artifact was made from the inputs that lie there now. Those of a borrowed scale belong to another
         run."""
         if stage.name not in self.stages or not artifact.intact:
@@ -86,12 +83,12 @@ class Pipeline:
         artifacts = {name: self._find(stage, known) for name, stage in self.stages.items()}
         return {name: artifact for name, artifact in artifacts.items() if artifact is not None}
 
-    def has(self, kind: Kind[Any], *parts: str) -> bool:
+    def has(self, kind: Kind, *parts: str) -> bool:
         """Whether a stage of this kind is part of the run and finished."""
         stage = self.stages.get(kind.stage_name(*parts))
         return stage is not None and self.find(stage) is not None
 
-    def inputs_of(self, stage: Stage[Any]) -> dict[str, Artifact]:
+    def inputs_of(self, stage: Stage) -> dict[str, Artifact]:
         """The finished artifacts that a stage needs."""
         artifacts: dict[str, Artifact] = {}
         for role, needed in stage.inputs.items():
@@ -144,7 +141,7 @@ class Pipeline:
             return [*self.stages]
         needed: set[str] = set()
 
-        def visit(stage: Stage[Any]) -> None:
+        def visit(stage: Stage) -> None:
             if stage.name not in needed:
                 needed.add(stage.name)
                 for other in stage.inputs.values():
@@ -155,7 +152,7 @@ class Pipeline:
                 visit(self.stages[name])
         return [name for name in self.stages if name in needed]
 
-    def make(self, stage: Stage[Any], report: Callable[[str], None]) -> Artifact:
+    def make(self, stage: Stage, report: Callable[[str], None]) -> Artifact:
         """Runs one stage in this process, unless it is finished; its inputs must be."""
         disable_progress_bar()  # type: ignore[no-untyped-call]  # stages report their own progress
         inputs = self.inputs_of(stage)
@@ -166,7 +163,7 @@ class Pipeline:
         return self.seal(stage, inputs, work)
 
     def seal(
-        self, stage: Stage[Any], inputs: Mapping[str, Artifact], work: Callable[[Path], Mapping[str, Any]]
+        self, stage: Stage, inputs: Mapping[str, Artifact], work: Callable[[Path], Mapping[str, Any]]
     ) -> Artifact:
         """Has `work` make the stage's result, and keeps it only if code and files are what the run began with."""
 
@@ -189,7 +186,7 @@ class Pipeline:
 
         return self.store.make(stage.place, self.manifest(stage, inputs), checked, is_current)
 
-    def _changed_meanwhile(self, stage: Stage[Any], before: Mapping[Path, FileState]) -> str:
+    def _changed_meanwhile(self, stage: Stage, before: Mapping[Path, FileState]) -> str:
         """What was written to while the stage was at work; also if its content was put back, since nobody knows what
         was read meanwhile."""
         after = file_states(stage.settings)
@@ -200,12 +197,10 @@ class Pipeline:
             return "the code of unmdpo is not what it was when this run began"
         return ""
 
-    def job(
-        self, stage: Stage[Any], folder: Path, inputs: Mapping[str, Artifact], report: Callable[[str], None]
-    ) -> Job[Any]:
+    def job(self, stage: Stage, folder: Path, inputs: Mapping[str, Artifact], report: Callable[[str], None]) -> Job:
         return Job(stage, folder, inputs, self.recipe.compute, report, self.store.proofs, self.recipe.logging)
 
-    def manifest(self, stage: Stage[Any], inputs: Mapping[str, Artifact]) -> dict[str, Any]:
+    def manifest(self, stage: Stage, inputs: Mapping[str, Artifact]) -> dict[str, Any]:
         """The part of a manifest that is known before the work starts."""
         return {
             "kind": stage.kind.name,
@@ -235,7 +230,7 @@ class Pipeline:
         """Whether all inputs of a stage are finished."""
         return all(self.find(needed) is not None for needed in self.stages[name].inputs.values())
 
-    def ranks(self, stage: Stage[Any]) -> int:
+    def ranks(self, stage: Stage) -> int:
         """How many ranks share this stage."""
         compute, kind = self.recipe.compute, stage.kind
         if kind.ranked == "never":
@@ -247,80 +242,6 @@ class Pipeline:
         return UserError(
             f"nothing of '{self.recipe.name}' is finished in {self.store.root}: start it with `unmdpo run`"
         )
-
-
-def build(recipe: Recipe, store: Store, *, planning: bool = False, update: bool = False) -> Pipeline:
-    """A recipe's stages, with what its places stand for now. Names on the Hub mean what they meant to the latest run
-    of this name, unless they are to be updated. With `planning`, scales borrowed from other runs may be missing."""
-    earlier = [] if update else [run for run in runs_of(store) if run.name.rpartition("-")[0] == recipe.name]
-    commits = {
-        name: commit for run in reversed(earlier) for name, commit in commits_in(run.record.get("inputs")).items()
-    }
-    contents = Contents(store, commits)
-    pins = Pins(look=contents.digest)
-    stages = _stages(Graph(recipe, pins, _borrowed(recipe, store, planning)))
-    contents.save()
-    return Pipeline(store, recipe, stages, pins, remarks=tuple(contents.remarks))
-
-
-def read_record(store: Store, folder: Path) -> Pipeline:
-    """A run as its record says, which needs neither its model nor its data."""
-    try:
-        record = read_small_json(folder / RECORD)
-        recipe = Recipe.model_validate(read_small_json(folder / SETTINGS))
-        places = {name: str(stage["place"]) for name, stage in record["stages"].items()}
-        pins, code, forced = Pins(dict(record["inputs"])), dict(record["code"]), dict(record["forced"])
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise UserError(f"{folder / RECORD}: not the record of a run of this version: {error}") from error
-    stages = _stages(Graph(recipe, pins, _borrowed(recipe, store, planning=True), code, places))
-    return Pipeline(store, recipe, stages, pins, forced, name=folder.name)
-
-
-def open_recorded(root: Path, name: str) -> Pipeline:
-    """A run that has begun, for a process that does a part of it: what its places stand for is in the record."""
-    store = Store(root)
-    return read_record(store, store.root / "runs" / name)
-
-
-def latest_record(recipe: Recipe, store: Store) -> Path | None:
-    """The folder of the latest run of exactly this recipe."""
-    return next((run.folder for run in runs_of(store) if run.record.get("recipe") == recipe.digest), None)
-
-
-def _stages(graph: Graph) -> dict[str, Stage[Any]]:
-    for kind in KINDS.values():
-        if kind.wanted is not None:
-            kind.wanted(graph)
-    return graph.stages
-
-
-def _borrowed(recipe: Recipe, store: Store, planning: bool) -> dict[str, Stage[Any]]:
-    """Scale → the finished stage of another run that fitted it. When planning, it may be missing."""
-    stages: dict[str, Stage[Any]] = {}
-    for name, scale in recipe.scales.items():
-        if scale.run is not None:
-            stages[name] = _scale_of(scale.run, name, store, planning)
-            check_shared_margin(recipe, name, stages[name])
-    return stages
-
-
-def _scale_of(run: str, scale: str, store: Store, planning: bool) -> Stage[Any]:
-    """The scale of the run with this name, with or without the digest at its end."""
-    found: dict[str, tuple[str, Stage[Any]]] = {}  # place → run and stage
-    for stored in runs_of(store):
-        if run in (stored.name, stored.name.rpartition("-")[0]):
-            other = read_record(store, stored.folder)
-            stage = other.stages.get(SCALE_STAGE.stage_name(scale))
-            if stage is not None and store.find(stage.place) is not None:
-                found[stage.place] = (stored.name, stage)
-    if len(found) > 1:
-        names = ", ".join(sorted(name for name, _ in found.values()))
-        raise UserError(f"several runs '{run}' have a scale '{scale}'; name one: {names}")
-    if found:
-        return next(replace(stage, name=f"{name}/{stage.name}") for name, stage in found.values())
-    if planning:
-        return Stage(SCALE_STAGE, f"{run}/{SCALE_STAGE.stage_name(scale)}", Strict(), key="of-another-run")
-    raise UserError(f"no finished run '{run}' in this store has a scale '{scale}'; run it first")
 
 
 def _several(patterns: str) -> list[str]:

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from unmdpo.core.settings import Strict
 from unmdpo.objectives.table import INITIAL
 from unmdpo.recipe.evaluation import PrimaryRecipe
 from unmdpo.recipe.seeds import TrainingRun, pair_by_seed
-from unmdpo.stages.data import PANEL_STAGE, comparisons, panel
-from unmdpo.stages.evaluation import judgement, judgement_name, load_scores
-from unmdpo.stages.shared.base import Graph, Job, Kind, Notes, Stage
+from unmdpo.stages.judgement import judgement_name, load_scores
+from unmdpo.stages.panel import PANEL_STAGE
+from unmdpo.stages.shared.base import Job, Kind, Notes
 from unmdpo.stages.shared.files import COMPARISONS, PANEL, SUMMARY, Panel
 from unmdpo.stats.evaluation import (
     TIE,
@@ -35,80 +34,61 @@ Runs = Mapping[str, Sequence[TrainingRun]]
 MEASURES = ("win_rate", "reward_difference")
 
 
-class SummarySettings(Strict):
-    runs: dict[str, list[TrainingRun]]  # candidate → its trainings
-    panels: list[str]
-    judges: list[str]  # the first selects; "" is one without a name
-    opponents: list[str]  # the first is the baseline
-    selected_among: list[str]  # one of these is selected; empty: one of all
-    primary: PrimaryRecipe  # the question that was asked before anything was trained
-    seed: int
+def summarize(
+    job: Job,
+    *,
+    runs: dict[str, list[TrainingRun]],
+    panels: list[str],
+    judges: list[str],
+    opponents: list[str],
+    selected_among: list[str],
+    primary: PrimaryRecipe,
+    seed: int,
+) -> Notes:
+    """Compares policies on every panel, by every judge.
 
-
-def summary(graph: Graph) -> None:
-    evaluation = graph.recipe.evaluation
-    if evaluation is None:
-        return
-    wanted = [*graph.recipe.candidates, *([INITIAL] if evaluation.initial else [])]
-    runs = {name: graph.recipe.runs[name] for name in wanted}
-    inputs: dict[str, Stage[Any]] = {"comparisons": comparisons(graph)}
-    for name in evaluation.answered:
-        drawn = panel(graph, name)
-        inputs[drawn.name] = drawn
-        for trained in (each for trainings in runs.values() for each in trainings):
-            for judge in evaluation.all_judges:
-                scored = judgement(graph, trained.name, name, judge)
-                inputs[scored.name] = scored
-    settings = SummarySettings(
-        runs=runs,
-        panels=evaluation.answered,
-        judges=[*evaluation.all_judges],
-        opponents=evaluation.all_opponents,
-        selected_among=evaluation.selected_among,
-        primary=graph.recipe.primary,
-        seed=graph.recipe.seed,
-    )
-    graph.stage(SUMMARY_STAGE, settings, inputs)
-
-
-def summarize(job: Job[SummarySettings]) -> Notes:
+    `runs` has each candidate's trainings. The first judge selects, one of `selected_among`, or of all; "" is a judge
+    without a name. The first opponent is the baseline. `primary`, the question that was asked before anything was
+    trained, is answered from this summary, and part of its key.
+    """
     report = summary_of(job)
     job.save(SUMMARY, report)
     return {"panels": list(report)}
 
 
-def summary_of(job: Job[SummarySettings]) -> dict[str, Any]:
+def summary_of(job: Job) -> dict[str, Any]:
     """Panel → its numbers."""
     rows = job.load(COMPARISONS, "comparisons")
     lengths = [(len(row.chosen), len(row.rejected)) for row in rows]
     chosen, rejected = np.array(lengths, dtype=np.float64).reshape(-1, 2).T
     of_data = longer_chosen(chosen, rejected, [row.prompt_hash for row in rows])
-    panels = {name: _panel(job, name, of_data) for name in job.settings.panels}
+    panels = {name: _panel(job, name, of_data) for name in job.stage.settings.panels}
     _correct([tables for panel in panels.values() for tables in panel["judges"].values()])
     return panels
 
 
-def _panel(job: Job[SummarySettings], name: str, of_data: Estimate | None) -> dict[str, Any]:
+def _panel(job: Job, name: str, of_data: Estimate | None) -> dict[str, Any]:
     """One panel's numbers, by judge; "" is one without a name."""
-    s, prompts = job.settings, job.load(PANEL, PANEL_STAGE.stage_name(name))
+    settings = job.stage.settings
+    prompts = job.load(PANEL, PANEL_STAGE.stage_name(name))
     known = {
         judge: {
             trained.name: load_scores(job.inputs[judgement_name(trained.name, name, judge)], prompts)
-            for trainings in s.runs.values()
+            for trainings in settings.runs.values()
             for trained in trainings
         }
-        for judge in s.judges
+        for judge in settings.judges
     }
     return {
         "prompts": len(prompts),
-        "baseline": s.opponents[0],
-        "judges": {judge: tabulate(prompts, scores, s) for judge, scores in known.items()},
-        "agreement": list(_agreement(known, s.runs, s.opponents[0])),
+        "baseline": settings.opponents[0],
+        "judges": {judge: tabulate(prompts, scores, settings) for judge, scores in known.items()},
+        "agreement": list(_agreement(known, settings.runs, settings.opponents[0])),
         "longer_chosen": _plain(of_data),
     }
 
 
-def tabulate(prompts: Panel, known: Mapping[str, Judged], settings: SummarySettings) -> dict[str, Any]:
+def tabulate(prompts: Panel, known: Mapping[str, Judged], settings: Any) -> dict[str, Any]:
     """One judge's numbers on one panel. `known` are answers by training; the first opponent is the baseline, used for
     selection and domains."""
     runs, opponents, seed = settings.runs, settings.opponents, settings.seed
@@ -206,4 +186,4 @@ def _verdict(difference: Any) -> Any:
     return np.where(np.abs(difference) <= TIE, 0, np.sign(difference))
 
 
-SUMMARY_STAGE = Kind("summary", summarize, wanted=summary)
+SUMMARY_STAGE = Kind("summary", summarize)

@@ -1,50 +1,48 @@
-"""All kinds of stages in one table. Each kind's file says what it needs, what it does and what it costs.
+"""All kinds of stages in one table.
 
-To add a stage, write its file and add its row: everything else (the graph, plans, executors, records) reads this
-table.
+To add a stage, write its function and its `Kind` in a file, add a row here, and say in `graph.py` where it goes:
+everything else (plans, executors, records) reads this table.
 """
 
-from typing import Any
-
 from unmdpo.stages import (
-    answers,
-    benchmarks,
-    data,
-    evaluation,
+    comparisons,
+    encoded,
+    generation,
+    graded,
     judge,
-    measuring,
+    judgement,
+    measured,
     pairs,
-    pilots,
-    policies,
+    panel,
+    pilot,
+    policy,
     reference,
-    scales,
-    scoring,
+    scale,
     summary,
+    tasks,
 )
 from unmdpo.stages.shared.base import Kind
 
-KINDS: dict[str, Kind[Any]] = {
+STAGES: dict[str, Kind] = {
     kind.name: kind
     for kind in (
-        data.COMPARISONS_STAGE,
-        scoring.GRADED_STAGE,
-        data.VALIDATION_STAGE,
-        data.PANEL_STAGE,
-        data.ENCODED_STAGE,
+        comparisons.COMPARISONS_STAGE,
+        graded.GRADED_STAGE,
+        panel.PANEL_STAGE,
+        encoded.ENCODED_STAGE,
         reference.REFERENCE_STAGE,
         reference.FEATURES_STAGE,
-        policies.PREFERENCES_STAGE,
-        pilots.PILOT_STAGE,
-        pilots.OOF_STAGE,
-        scales.SCALE_STAGE,
-        scales.CHECK_STAGE,
-        policies.POLICY_STAGE,
-        answers.GENERATION_STAGE,
-        pairs.PAIRS_STAGE,
+        pilot.PILOT_STAGE,
+        pilot.OOF_STAGE,
+        scale.SCALE_STAGE,
+        scale.CHECK_STAGE,
+        policy.POLICY_STAGE,
+        generation.GENERATION_STAGE,
         judge.JUDGE_STAGE,
-        measuring.MEASURED_STAGE,
-        evaluation.JUDGEMENT_STAGE,
-        benchmarks.TASKS_STAGE,
+        judgement.JUDGEMENT_STAGE,
+        measured.MEASURED_STAGE,
+        tasks.TASKS_STAGE,
+        pairs.PAIRS_STAGE,
         summary.SUMMARY_STAGE,
     )
 }

@@ -34,10 +34,6 @@ USUAL = {  # host → the variable that its provider's own client reads
 }  # fmt: skip
 
 
-class Vllm(Strict):
-    vllm: list[str] = Field(description="further arguments for `vllm serve`, such as --dtype float32")
-
-
 class Endpoint(Strict):
     """`key` names an environment variable, so the secret itself is never part of any settings."""
 

@@ -90,10 +90,6 @@ class ScaleTable(NamedTuple):
     q: list[float]
 
 
-def _comparisons(name: str) -> ArtifactFile[ComparisonTable]:
-    return ArtifactFile(name, lambda path, rows: rows.write(path), ComparisonTable.read)
-
-
 def _one_tensor(name: str, tensor: str) -> ArtifactFile[Tensor]:
     return ArtifactFile(
         name, lambda path, value: save_file({tensor: value}, path), lambda path: load_file(path)[tensor]
@@ -121,8 +117,7 @@ def _write_estimator(path: Path, estimator: ScaleEstimator) -> None:
     save_scale(estimator, path)
 
 
-COMPARISONS = _comparisons("train.parquet")
-VALIDATION = _comparisons("validation.parquet")
+COMPARISONS = ArtifactFile("comparisons.parquet", lambda path, rows: rows.write(path), ComparisonTable.read)
 BAD_ROWS: ArtifactFile[list[Line]] = ArtifactFile("bad-rows.jsonl", write_lines, read_lines)  # only if there are any
 PANEL = ArtifactFile("panel.json", lambda path, panel: panel.write(path), Panel.read)
 PAIRS = ArtifactFile("pairs.safetensors", lambda path, pairs: pairs.save(path), EncodedPairs.load)

@@ -11,7 +11,7 @@ import warnings
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -58,7 +58,7 @@ class TrainedModel:
 
 
 def train_in(
-    job: Job[Any],
+    job: Job,
     model: ModelSource,
     settings: TrainingSettings,
     objective: ObjectiveChoice,
@@ -71,7 +71,7 @@ def train_in(
     scorer, adapted = open_scorer(model, settings.adapter, seed=settings.random_seed)
     if adapted is None and getattr(scorer.model, "hf_quantizer", None) is not None:
         raise UserError(f"'{model.path}' is quantized: train an adapter beside it, or its unquantized weights")
-    proof = prove_in(job, scorer)
+    proof = prove_in(job, model, scorer)
     spare_memory(scorer, job.compute, data.pairs)
     passes = training_passes(scorer.model, adaptive=objective.objective.adaptive)
     flops = passes * forward_flops(scorer.model, data.pairs.valid_lengths)
@@ -156,11 +156,11 @@ def check_finite_logps(logps: Tensor, pairs: EncodedPairs, whose: str) -> None:
         )
 
 
-def prove_in(job: Job[Any], scorer: PairScorer) -> Notes:
+def prove_in(job: Job, model: ModelSource, scorer: PairScorer) -> Notes:
     """Finds the scorer's layout on the job's pairs, or looks up what was found before, and returns what the manifest
-    should say about it. The stage's settings name the model."""
+    should say about it."""
     pairs = job.load(PAIRS, "encoded")
-    place = None if job.proofs is None else job.proofs / f"{_key(job, scorer, pairs)}.json"
+    place = None if job.proofs is None else job.proofs / f"{_key(job, model, scorer, pairs)}.json"
     ranks = Ranks.current()
     known = ranks.share(_read(place) if place is not None and ranks.first else None)
     if known is not None:
@@ -173,9 +173,9 @@ def prove_in(job: Job[Any], scorer: PairScorer) -> Notes:
     return known.notes
 
 
-def _key(job: Job[Any], scorer: PairScorer, pairs: EncodedPairs) -> str:
+def _key(job: Job, model: ModelSource, scorer: PairScorer, pairs: EncodedPairs) -> str:
     described = {
-        "model": identity_of(job.settings.model),
+        "model": identity_of(model),
         "class": type(scorer.model).__name__,
         "dtype": str(scorer.model.dtype),
         "quantized": getattr(scorer.model, "hf_quantizer", None) is not None,

@@ -3,16 +3,26 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
+from pydantic import SerializeAsAny
 from torch import Tensor
 
 from unmdpo.core.errors import UserError
+from unmdpo.core.settings import Strict
 from unmdpo.data import Comparison, Prompt, fold_of
 from unmdpo.data.domains import domain_ids, modal_domains
 from unmdpo.data.identity import entropy_fold_of
+from unmdpo.data.panels import read_scales
 from unmdpo.data.table import ComparisonTable, prompt_of
+from unmdpo.scale import Units
 from unmdpo.scale.data import VOTE_CATEGORIES
+from unmdpo.scale.features import DIMENSION, count_sketch, pair_features, wide_features
+from unmdpo.scale.settings import EstimatorSettings, GivenSettings
+from unmdpo.scale.table import ESTIMATORS
+from unmdpo.stages.shared.files import EMBEDDINGS, PROMPTS
+from unmdpo.store.artifact import Artifact
 
 UNKNOWN = -1  # a domain not seen in training
 CATEGORIES = (-3, -2, -1, 1, 2, 3)
@@ -54,6 +64,17 @@ class PromptIndex:
 
     def entropy_folds(self, folds: int) -> Tensor:
         return torch.tensor([entropy_fold_of(name, folds) for name in self.hashes])
+
+
+class EstimatorChoice(Strict):
+    """An estimator with its settings, and the units it is fitted to."""
+
+    name: str
+    settings: SerializeAsAny[EstimatorSettings]
+    unit: str
+    folds: int
+    fold_seed: int
+    domains: bool
 
 
 class UnitNames:
@@ -119,3 +140,56 @@ def vote_counts(rows: Sequence[Comparison]) -> Tensor | None:
             if vote in CATEGORIES:
                 counts[place, CATEGORIES.index(vote)] += 1
     return counts if voted else None
+
+
+def units_of(
+    rows: Sequence[Comparison],
+    choice: EstimatorChoice,
+    features: Artifact | None,
+    fitted_to: Sequence[Comparison] | None = None,
+) -> tuple[Units, UnitNames]:
+    """Features, domains and folds of the units that an estimator uses. Domains are numbered as in the rows that it is
+    fitted to, if those are others."""
+    names = UnitNames(rows, choice.unit)
+    index, prompt_of = names.index, names.index.of_row[names.first_row]
+    known, settings = torch.zeros(len(index.hashes), DIMENSION), choice.settings
+    if isinstance(settings, GivenSettings):
+        known = _given(settings, index.hashes)
+    if features is not None:
+        embeddings = _embeddings(features, index.hashes)
+        known = features_for(settings, embeddings, index.prompts(rows))
+    inputs = known[prompt_of]
+    if choice.unit == "pair":
+        pairs = [rows[row].pair for row in names.first_row]
+        inputs = pair_features(inputs, [a for a, _ in pairs], [b for _, b in pairs])
+    own_folds = ESTIMATORS[choice.name].own_folds
+    folds = index.entropy_folds(choice.folds) if own_folds else index.folds(choice.folds, choice.fold_seed)
+    domains = index.domains(rows, fitted_to or rows)[prompt_of] if choice.domains else torch.zeros_like(prompt_of)
+    return Units(inputs, domains, folds[prompt_of]), names
+
+
+def features_for(settings: EstimatorSettings, embeddings: Tensor, prompts: Sequence[Prompt]) -> Tensor:
+    """What an estimator knows about prompts: the paper's sketch of their embeddings, or more."""
+    if getattr(settings, "features", "sketch") == "sketch":
+        return count_sketch(embeddings)
+    return wide_features(embeddings, ["\n".join(message.content for message in prompt) for prompt in prompts])
+
+
+def _given(settings: GivenSettings, hashes: list[str]) -> Tensor:
+    """(u, 1) log q from a file."""
+    scales = read_scales(Path(settings.path))
+    missing = [name for name in hashes if name not in scales]
+    if missing:
+        raise UserError(
+            f"{settings.path}: no q for {len(missing)} of {len(hashes)} prompts, such as the one with "
+            f"prompt_hash {missing[0]}"
+        )
+    return torch.tensor([scales[name] for name in hashes]).log()[:, None]
+
+
+def _embeddings(artifact: Artifact, hashes: list[str]) -> Tensor:
+    known = {name: place for place, name in enumerate(PROMPTS.load(artifact))}
+    missing = [name for name in hashes if name not in known]
+    if missing:
+        raise UserError(f"{artifact.path}: no features for {len(missing)} prompts, such as {missing[0][:12]}…")
+    return EMBEDDINGS.load(artifact)[[known[name] for name in hashes]]

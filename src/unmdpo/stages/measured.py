@@ -16,15 +16,14 @@ from unmdpo.data.places import DataPlace
 from unmdpo.data.reading import ALL, RowsSettings, rows_of
 from unmdpo.data.reward_bench import BenchRow, read_reward_bench
 from unmdpo.data.sources.preference import strengths_come_later
-from unmdpo.engine.inference.judges import JudgeSettings, TrainedJudge, kind_of
+from unmdpo.engine.inference.judges import AnyJudge, JudgeSettings, kind_of
 from unmdpo.engine.inference.pairwise import PairwiseJudge, candidate_is_first
 from unmdpo.engine.inference.text_judge import TextJudge
 from unmdpo.engine.tally import Report
-from unmdpo.stages.scoring import ScoringSettings, margins, opened, questions_of, scoring_cost, spent_by, turns_of
-from unmdpo.stages.shared.base import Graph, Job, Kind, Notes, Stage
-from unmdpo.stages.shared.estimates import Cost, Estimates
+from unmdpo.stages.shared.base import Job, Kind, Notes
 from unmdpo.stages.shared.files import MEASURED
 from unmdpo.stages.shared.judge_measure import Floats, Measured, on_reward_bench
+from unmdpo.stages.shared.scoring import is_judged_elsewhere, margins, opened, questions_of, spent_by, turns_of
 from unmdpo.stats.reward_bench import Answered
 from unmdpo.store.journal import Journal
 
@@ -92,29 +91,13 @@ def _gaps(
     return (gaps - turned) / 2, Position(float(np.mean(shown_first > 0)), float(np.mean(changed)))
 
 
-class MeasuringSettings(ScoringSettings):
-    labelled: DataPlace
-
-
-def judges_measured(graph: Graph) -> None:
-    """A stage for every judge that is not trained here: those have held-out pairs of their own."""
-    evaluation = graph.recipe.evaluation
-    if evaluation is None or evaluation.labelled is None:
-        return
-    for name, judge in evaluation.all_judges.items():
-        if not isinstance(judge, TrainedJudge):
-            settings = MeasuringSettings(judge=judge, seed=graph.recipe.seed, labelled=evaluation.labelled)
-            graph.stage(MEASURED_STAGE, settings, {}, MEASURED_STAGE.stage_name(*([name] if name else [])))
-
-
-def measure(job: Job[MeasuringSettings]) -> Notes:
-    settings, judge = job.settings, opened(job)
-    rows = _labelled(rows_of(settings.labelled, split=ALL))
-    assert settings.seed is not None
-    gaps, position = _gaps(judge, rows, settings.seed, job.report, job.state)
+def measure(job: Job, *, judge: AnyJudge, seed: int, labelled: DataPlace) -> Notes:
+    rows = _labelled(rows_of(labelled, split=ALL))
+    opened_judge = opened(job, judge)
+    gaps, position = _gaps(opened_judge, rows, seed, job.report, job.state)
     measured = Measured.of(gaps, rows)
     job.save(MEASURED, measured.to_dict() | {"position": None if position is None else position._asdict()})
-    return {"held_out": asdict(measured.every), **spent_by(judge)}
+    return {"held_out": asdict(measured.every), **spent_by(opened_judge)}
 
 
 def measure_on_reward_bench(path: Path, judge: JudgeSettings, report: Report) -> dict[str, float]:
@@ -135,9 +118,4 @@ def _answered(judge: Callable[..., list[float]], rows: Sequence[BenchRow], repor
     return found
 
 
-def _cost(estimates: Estimates, stage: Stage[MeasuringSettings]) -> Cost:
-    """Of the judge in memory; how many pairs there are is known when they are read."""
-    return scoring_cost(estimates, stage, 0.0)
-
-
-MEASURED_STAGE = Kind("measured", measure, uses_model=True, cost=_cost, wanted=judges_measured)
+MEASURED_STAGE = Kind("measured", measure, uses_model=True, runs_elsewhere=is_judged_elsewhere)
