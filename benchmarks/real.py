@@ -5,7 +5,8 @@
     python -m benchmarks.real trl MODEL DATA [dpo] [reward]    one DPO run, tuned, and one judge
 
 MODEL is a folder; DATA a folder with arena-bench-v1, ultrafeedback-train, ultrafeedback-eval, pandalm-v1 and an
-alpaca-eval file, all .jsonl.gz. Prints JSON lines. Needs a GPU; the second needs trl, datasets and liger-kernel.
+alpaca-eval file, all .jsonl.gz. Prints JSON lines. Run it from the repository's folder, whose examples read PandaLM.
+Needs a GPU; the second needs trl, datasets and liger-kernel.
 """
 
 import argparse
@@ -30,7 +31,10 @@ BATCH, RATE, LENGTH = 64, 2e-5, 2048
 
 
 def recipe(model: str, data: Path, template: str | None) -> dict[str, Any]:
-    judges = {"feedback": "ultrafeedback-train.jsonl.gz", "votes": "pandalm-v1.jsonl.gz"}
+    judges: dict[str, dict[str, Any]] = {
+        "feedback": {"path": str(data / "ultrafeedback-train.jsonl.gz")},
+        "votes": {"path": str(data / "pandalm-v1.jsonl.gz"), "source": "examples.sources:pandalm"},
+    }
     return {
         "name": "real",
         "model": {"path": model} | ({} if template is None else {"template": template}),
@@ -55,7 +59,7 @@ def recipe(model: str, data: Path, template: str | None) -> dict[str, Any]:
         },
         "evaluation": {
             "baseline": "dpo", "seeds": SEEDS, "max_new_tokens": 256,
-            "judges": {name: {"train": {"path": str(data / file)}} for name, file in judges.items()},
+            "judges": {name: {"train": rows} for name, rows in judges.items()},
             "panels": {
                 name: {"size": size, "seed": 260834, "path": str(data / file)} for name, (size, file) in PANELS.items()
             },
