@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from tests.worlds.pipeline import judged_by, problems, recipe, world
 from unmdpo.cli import app
-from unmdpo.core.errors import DataError, UnmdpoWarning, UserError
+from unmdpo.core.errors import DataError, OutOfMemory, UnmdpoWarning, UserError
 from unmdpo.core.settings import Strict
 from unmdpo.data.panels import read_prompts
 from unmdpo.engine.models import load_model
@@ -120,12 +120,19 @@ def test_pilots_may_have_a_seed_of_their_own(tmp_path):
     assert usual["policy[dpo]"].key == other["policy[dpo]"].key
 
 
-def test_a_full_gpu_is_reported_with_the_way_out(tmp_path):
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 18.00 MiB. GPU 0 has more to say"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+)
+def test_a_full_gpu_is_reported_with_the_way_out(tmp_path, error):
     def full(job):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 18.00 MiB. GPU 0 has more to say")
+        raise error
 
     job = Job(Stage(Kind("policy", full), "policy[dpo]", Strict()), tmp_path, {}, ComputeSettings(), print)
-    with pytest.raises(UserError, match=r"policy\[dpo\].*fewer --jobs.*compute.token_budget"):
+    with pytest.raises(OutOfMemory, match=r"policy\[dpo\].*fewer --jobs.*compute.token_budget"):
         job.do()
 
 

@@ -1,9 +1,8 @@
 """Pools of this machine: this process itself, or several processes, each in a slot of its own.
 
-A GPU has two slots for a model below a billion parameters, else one: while one stage loads, compiles or writes,
-another computes. A process keeps what it has imported and compiled for the next stage; one whose stage failed is not
-used again. Processes are forked from a server that has imported everything heavy; where a library has asked about GPUs
-when it was imported, no fork can use them, and processes start from nothing.
+A process keeps what it has imported and compiled for the next stage; one whose stage failed is not used again.
+Processes are forked from a server that has imported everything heavy; where a library has asked about GPUs when it was
+imported, no fork can use them, and processes start from nothing.
 """
 
 import contextlib
@@ -33,6 +32,7 @@ from unmdpo.engine.cost import USABLE, available
 from unmdpo.engine.meta import meta_model, parameters
 from unmdpo.execute.costs import training_cost
 from unmdpo.execute.driver import Attempt, Message, Outcome, outcome_of, with_part
+from unmdpo.execute.gpus import READING_AT_ONCE, SMALL_MODEL, TRAINING_AT_ONCE, Gpus, Use
 from unmdpo.execute.mps import shared_gpus
 from unmdpo.execute.progress import View
 from unmdpo.execute.ranks import run_stage
@@ -40,7 +40,6 @@ from unmdpo.stages.opening import open_recorded
 from unmdpo.stages.pipeline import Pipeline
 from unmdpo.stages.shared.base import Stage
 
-SMALL_MODEL = 1e9  # parameters, below which a GPU has two slots
 PROCESS_BYTES = 1.5e9  # that a process takes before it does anything
 PROCESSOR_SLOTS = 4  # beside those of GPUs, for stages that do not use one
 ANSWER_SECONDS = 180.0  # that a GPU may take to answer a process
@@ -55,16 +54,17 @@ def gpu_names() -> list[str]:
     return [] if not count else [str(i) for i in range(count)] if named is None else named.split(",")[:count]
 
 
-def slots_per_gpu(run: Pipeline) -> int:
-    return 2 if parameters(meta_model(run.recipe.model)) < SMALL_MODEL else 1
+def has_small_model(run: Pipeline) -> bool:
+    return parameters(meta_model(run.recipe.model)) < SMALL_MODEL
 
 
 def default_jobs(run: Pipeline) -> int:
-    """The most stages at once: all slots of the GPUs, and some for stages that need none; without GPUs, one on each
-    core, but no more than fit into memory if all were as large as the largest; divided by the ranks of a stage."""
+    """The most stages at once: as many as the GPUs take, and some that need none. Without GPUs, one on each core, but
+    no more than fit into memory if all were as large as the largest; divided by the ranks of a stage."""
     gpus = torch.cuda.device_count()
     if gpus:
-        return slots_per_gpu(run) * gpus + PROCESSOR_SLOTS
+        per_gpu = TRAINING_AT_ONCE + READING_AT_ONCE if has_small_model(run) else 1
+        return per_gpu * gpus + PROCESSOR_SLOTS
     compute = run.recipe.compute
     ranks = max([compute.ranks, *compute.ranks_of.values()])
     memory = available(torch.device("cpu"))
@@ -166,7 +166,7 @@ class Slot:
 class Running(NamedTuple):
     slot: Slot
     gpus: tuple[str, ...]
-    share: int  # slots of each GPU
+    use: Use
 
 
 class LocalPool:
@@ -178,8 +178,7 @@ class LocalPool:
         self._jobs = jobs
         self._slots: list[Slot] = []
         self._running: dict[Future[Outcome], Running] = {}
-        self._per_gpu = 1
-        self._free: dict[str, int] = {}  # GPU → its free slots
+        self._gpus = Gpus((), are_shared=False)
         self.context: BaseContext = fork_server(__name__)
         self.queue: Any = self.context.Queue()
         self.identity = (str(run.store.root), run.folder.name)
@@ -190,9 +189,9 @@ class LocalPool:
     def __enter__(self) -> Self:
         names = gpu_names()
         if names:
-            self._per_gpu = slots_per_gpu(self._run)
-            self._free = dict.fromkeys(names, self._per_gpu)
-            shared = self._cleanup.enter_context(shared_gpus(wanted=self._per_gpu > 1))
+            are_shared = has_small_model(self._run)
+            self._gpus = Gpus(names, are_shared=are_shared)
+            shared = self._cleanup.enter_context(shared_gpus(wanted=are_shared))
             self._find_out_how_to_start(names[0], shared)
         return self
 
@@ -232,43 +231,28 @@ class LocalPool:
         self._release_what_ended()
         if len(self._running) >= self._jobs:
             return False
-        if not (stage.uses_gpu and self._free):
-            return True
-        return bool(self._fitting(self._run.ranks(stage), self._share(stage, how)))
+        return not self._needs_gpu(stage) or bool(self._gpus.fitting(self._use(stage, how)))
 
     def submit(self, stage: Stage, how: Attempt) -> "Future[Outcome]":
-        ranks = self._run.ranks(stage)
-        share = self._share(stage, how)
-        gpus = self._take(ranks, share) if stage.uses_gpu and self._free else ()
+        use = self._use(stage, how)
+        gpus = self._gpus.take(use) if self._needs_gpu(stage) else ()
         if how.alone:
             self._end_idle(gpus)  # an idle process holds a little of the GPU's memory
-        slot = self._slot(gpus if ranks == 1 else ())
-        future = slot.start(stage, how, gpus if ranks > 1 else ())
-        self._running[future] = Running(slot, gpus, share)
+        slot = self._slot(gpus if use.ranks == 1 else ())
+        future = slot.start(stage, how, gpus if use.ranks > 1 else ())
+        self._running[future] = Running(slot, gpus, use)
         return future
 
-    def _share(self, stage: Stage, how: Attempt) -> int:
-        """Slots of each GPU that it takes."""
-        return self._per_gpu if how.alone or self._run.ranks(stage) > 1 else 1
+    def _needs_gpu(self, stage: Stage) -> bool:
+        return stage.uses_gpu and len(self._gpus) > 0
+
+    def _use(self, stage: Stage, how: Attempt) -> Use:
+        return Use(stage.kind.trains, self._run.ranks(stage), how.alone)
 
     def messages(self) -> Iterator[Message]:
         with contextlib.suppress(queue.Empty):
             while True:
                 yield self.queue.get_nowait()
-
-    def _fitting(self, ranks: int, share: int) -> list[str]:
-        """GPUs with room for so many ranks, the least busy first; none if there are not enough. A stage that wants
-        more GPUs than there are gets all, and says so itself."""
-        fitting = [gpu for gpu in self._free if self._free[gpu] >= share]
-        if len(fitting) < min(ranks, len(self._free)):
-            return []
-        return sorted(fitting, key=lambda gpu: -self._free[gpu])[:ranks]
-
-    def _take(self, ranks: int, share: int) -> tuple[str, ...]:
-        gpus = tuple(sorted(self._fitting(ranks, share)))
-        for gpu in gpus:
-            self._free[gpu] -= share
-        return gpus
 
     def _slot(self, devices: tuple[str, ...]) -> Slot:
         """An idle one with these devices, or a new one."""
@@ -280,10 +264,9 @@ class LocalPool:
 
     def _release_what_ended(self) -> None:
         for future in [future for future in self._running if future.done()]:
-            slot, gpus, share = self._running.pop(future)
+            slot, gpus, use = self._running.pop(future)
             slot.stage = None
-            for gpu in gpus:
-                self._free[gpu] += share
+            self._gpus.release(gpus, use)
             if future.result().problem is not None:  # it may hold on to memory, or be dead
                 self._slots.remove(slot)
                 slot.close()

@@ -16,13 +16,14 @@ from unmdpo.core.errors import Stopped, UserError
 from unmdpo.core.extras import needed
 from unmdpo.engine.training.loop import StopRequests
 from unmdpo.execute.driver import Attempt, Message, Outcome
-from unmdpo.execute.local import CHECKPOINT_SECONDS, slots_per_gpu
+from unmdpo.execute.local import CHECKPOINT_SECONDS, has_small_model
 from unmdpo.execute.ray_tasks import RETRIES, Ear, Task, work, work_together
 from unmdpo.stages.pipeline import Pipeline
 from unmdpo.stages.shared.base import Stage
 
 LISTEN_SECONDS = 0.5  # between two looks at what tasks say
 ANSWER_SECONDS = 10.0  # that a cluster may take to answer
+TRAINING_SHARE, READING_SHARE = 0.4, 0.2  # of a GPU, as in `gpus`: two that train, and one that reads
 GIB = 2**30
 
 
@@ -44,7 +45,7 @@ class RayPool:
         self._ray: Any = ray
         self._run = run
         self._has_gpus = self._ray.cluster_resources().get("GPU", 0) > 0
-        self._share = 1 / slots_per_gpu(run) if self._has_gpus else 0.0  # of a GPU, for a stage beside others
+        self._are_shared = self._has_gpus and has_small_model(run)
         self._references: dict[Future[Outcome], Any] = {}
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
         self._ear: Any = ray.remote(num_cpus=0)(Ear).options(scheduling_strategy=here).remote()
@@ -58,7 +59,7 @@ class RayPool:
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         """Interrupts what is at work as Ctrl-C would, and gives it time to write its checkpoints."""
         self._stop.__exit__(kind, error, trace)
-        running = [reference for future, reference in self._references.items() if not future.done()]
+        running = [*self._references.values()]
         for reference in running:
             self._ray.cancel(reference)
         if running:
@@ -88,7 +89,8 @@ class RayPool:
             if wanted.labels:
                 options["label_selector"] = wanted.labels
             if self._has_gpus and stage.uses_gpu:
-                options["num_gpus"] = 1.0 if how.alone else self._share
+                is_shared = self._are_shared and not how.alone
+                options["num_gpus"] = 1.0 if not is_shared else TRAINING_SHARE if stage.kind.trains else READING_SHARE
                 if wanted.gpu_type:
                     options["accelerator_type"] = wanted.gpu_type
         function = self._ray.remote(max_retries=RETRIES, retry_exceptions=False)(remote)
@@ -107,8 +109,11 @@ class RayPool:
     def messages(self) -> Iterator[Message]:
         if self._stop.asked is not None:
             raise Stopped(self._stop.asked)
-        if time.monotonic() - self._heard_at < LISTEN_SECONDS:
+        ended = [future for future in self._references if future.done()]
+        if not ended and time.monotonic() - self._heard_at < LISTEN_SECONDS:
             return
+        for future in ended:  # what its task said is heard before its outcome
+            del self._references[future]
         self._heard_at = time.monotonic()
         yield from self._ray.get(self._ear.take.remote())
 

@@ -38,4 +38,4 @@ def _settings(given: JudgeTraining) -> RewardSettings:
     return RewardSettings(given.epochs, given.batch, given.learning_rate, given.max_length, given.lora, given.seed)
 
 
-JUDGE_STAGE = Kind("judge", train, uses_model=True)
+JUDGE_STAGE = Kind("judge", train, uses_model=True, trains=True)

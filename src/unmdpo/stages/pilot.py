@@ -98,5 +98,5 @@ def _held_out(job: Job, rows: int) -> Tensor:
     return logps
 
 
-PILOT_STAGE = Kind("pilot", train_pilot, uses_model=True, ranked="by default")
+PILOT_STAGE = Kind("pilot", train_pilot, uses_model=True, trains=True, ranked="by default")
 OOF_STAGE = Kind("oof", gather_evidence)

@@ -186,4 +186,4 @@ def _scale_facts(job: Job, frozen_scale: Tensor | None) -> dict[str, object]:
     return {} if joint is None else {"estimator": joint.name}
 
 
-POLICY_STAGE = Kind("policy", train_policy, uses_model=True, ranked="by default")
+POLICY_STAGE = Kind("policy", train_policy, uses_model=True, trains=True, ranked="by default")

@@ -39,6 +39,7 @@ class Kind:
     name: str
     work: Callable[..., Notes]
     uses_model: bool = False  # runs a model, so it should get a GPU
+    trains: bool = False  # changes weights, which takes most of a GPU
     runs_elsewhere: Callable[["Stage"], bool] = lambda stage: False  # its model, such as on a server
     ranked: Ranked = "never"  # whether several ranks can share the work
 
@@ -116,7 +117,10 @@ class Job:
         torch.backends.mkldnn.enabled = ONEDNN  # type: ignore[assignment]
         try:
             return self.stage.kind.work(self, **dict(self.stage.settings))
-        except torch.OutOfMemoryError as error:
+        except RuntimeError as error:
+            # cuBLAS and cuDNN have memory of their own, and words of their own when there is none
+            if not isinstance(error, torch.OutOfMemoryError) and "ALLOC_FAILED" not in str(error):
+                raise
             raise OutOfMemory(
                 f"{self.stage.name}: out of GPU memory ({str(error).split('. ')[0]}). Run fewer --jobs "
                 "at once, lower compute.token_budget, or set compute.activation_checkpointing=true; "
