@@ -1,9 +1,11 @@
 """Do intervals over seeds cover the truth, and are p-values as rare as they say? A simulation.
 
     python -m benchmarks.coverage [--worlds 2000] [--seeds 2,3,5,10] [--sd 0,0.05,0.1,0.2,0.3] [--prompts 50,150,800]
+                                  [--baseline-once]
 
-Two equal policies, compared seed by seed. A score difference is what its seed adds (standard deviation --sd), what
-its prompt adds (0.7) and chance (0.7); the judge likes length, and lengths differ. Prints one line of JSON for each
+Two equal policies, compared seed by seed, or with a baseline that was trained once. A score difference is what its
+seeds add (standard deviation --sd), what its prompt adds (0.7) and chance (0.7); the judge likes length, and lengths
+differ. Prints one line of JSON for each
 setting: how often the 95 % interval of the win rate, of ΔR and of the win rate at equal length contains the truth, and
 how often p < 0.05 for the first two.
 """
@@ -21,20 +23,23 @@ from unmdpo.stats.length_adjusted import length_adjusted
 OF_PROMPT, OF_CHANCE, LIKING = 0.7, 0.7, 0.3
 
 
-def world(rng: np.random.Generator, seeds: int, sd: float, prompts: int) -> tuple[Judged, Judged]:
+def world(rng: np.random.Generator, seeds: int, sd: float, prompts: int, once: bool) -> tuple[Judged, Judged]:
     shape = seeds, prompts
     ours, theirs = (rng.lognormal(6, 0.5, shape) for _ in range(2))
-    difference = rng.normal(0, sd, (seeds, 1)) + rng.normal(0, OF_PROMPT, prompts) + rng.normal(0, OF_CHANCE, shape)
+    of_seeds = rng.normal(0, sd, (seeds, 1))
+    if once:  # half of the variance is the baseline's, and the same in all
+        of_seeds = (of_seeds + rng.normal(0, sd)) / np.sqrt(2)
+    difference = of_seeds + rng.normal(0, OF_PROMPT, prompts) + rng.normal(0, OF_CHANCE, shape)
     difference += LIKING * np.log(ours / theirs)
     return Judged(difference, ours), Judged(np.zeros(shape), theirs)
 
 
-def measured(seeds: int, sd: float, prompts: int, worlds: int) -> dict[str, float]:
+def measured(seeds: int, sd: float, prompts: int, worlds: int, once: bool) -> dict[str, float]:
     """Shares in percent."""
     counts = dict.fromkeys(("win_rate", "reward_difference", "equal_length", "p_win_rate", "p_reward_difference"), 0)
     resamples = Resamples.draw(prompts, 0, 2 if seeds > 1 else 2000)
     for number in range(worlds):
-        sides = world(np.random.default_rng([number, seeds, prompts]), seeds, sd, prompts)
+        sides = world(np.random.default_rng([number, seeds, prompts]), seeds, sd, prompts, once)
         found, adjusted = compare(*sides, resamples), length_adjusted(*sides)
         assert adjusted is not None
         counts["win_rate"] += _covers(found.win_rate, 50)
@@ -60,10 +65,11 @@ def main() -> None:
     parser.add_argument("--seeds", default="2,3,5,10")
     parser.add_argument("--sd", default="0,0.05,0.1,0.2,0.3")
     parser.add_argument("--prompts", default="50,150,800")
+    parser.add_argument("--baseline-once", action="store_true", help="the baseline was trained once")
     given = parser.parse_args()
     for seeds, sd, prompts in all_settings(given):
         line = {"seeds": seeds, "sd": sd, "prompts": prompts}
-        print(json.dumps(line | measured(seeds, sd, prompts, given.worlds)), flush=True)
+        print(json.dumps(line | measured(seeds, sd, prompts, given.worlds, given.baseline_once)), flush=True)
 
 
 if __name__ == "__main__":

@@ -171,7 +171,8 @@ class Run(Pipeline):
         if not self.summarized:
             return None
         asked = self.recipe.primary
-        return answer(self.summary, asked, self.judge_marks[asked.judge or ""])
+        trainings = {name: None if runs[0].seed is None else len(runs) for name, runs in self.recipe.runs.items()}
+        return answer(self.summary, asked, trainings, self.judge_marks[asked.judge or ""])
 
     def generations(self, policy: str, panel: str, judge: str | None = None) -> list[dict[str, Any]]:
         """A policy's answers on a panel, with a judge's scores; of one training, `dpo@17`, if it has several. The

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 UNTRUSTED = "a judge that is no better than length"
 FEW_PAIRS = 50  # on which an accuracy is known to some 14 points
 CUT_OFF = 0.1  # of the answers, from which on a limit hides what length does
-SURE, EVEN = 0.05, 50.0  # largest chance of a result that counts, and the win rate of equals, in percent
+SIGNIFICANT = 0.05  # the largest p-value of a result that counts
+EVEN = 50.0  # the win rate of equals, in percent
+MIN_PROMPTS = 20  # below which there is no verdict
+ENOUGH_SEEDS = 3  # to compare methods with
 
 
 def remarks(report: Mapping[str, Any], methods: Mapping[str, str]) -> Iterator[str]:
@@ -79,34 +82,70 @@ def judge_mark(notes: Mapping[str, Any]) -> str:
     return f"a judge measured on only {found['pairs']} pairs" if found["pairs"] < FEW_PAIRS else ""
 
 
-def answer(summary: Mapping[str, Any], asked: PrimaryRecipe, mark: str = "") -> str | None:
-    """The answer to the primary question: better, worse, or no difference shown, at equal length too; none by a judge
-    whose `mark` says that it cannot tell."""
+def answer(
+    summary: Mapping[str, Any], asked: PrimaryRecipe, trainings: Mapping[str, int | None], mark: str = ""
+) -> str | None:
+    """The answer to the primary question: better, worse, or no difference shown, at equal length too.
+
+    There is no verdict by a judge whose `mark` says that it cannot tell, from too few prompts, or on methods of which
+    one was trained once: seeds differ by some points, which intervals over prompts do not know. `trainings` counts
+    those of each candidate; None for what is not trained here, such as answers made elsewhere.
+    """
     if not summary or asked.policy is None:
         return None
     assert asked.panel is not None
     report = summary[asked.panel]
+    prompts: int = report["prompts"]
     outcome = report["judges"][asked.judge]["against"][asked.against][asked.policy]
-    p, sure = outcome["p_win_rate"], chance(outcome["p_win_rate"])
-    rate, adjusted, seeds = outcome["win_rate"], outcome["length_adjusted"], len(outcome["seeds"])
-    shown = p < SURE
-    verdict = "Better" if rate["value"] > EVEN else "Worse"
-    found = "No verdict" if mark == UNTRUSTED else verdict if shown else "No difference shown"
     by = judged_by(asked.judge or "", mark)
     by = f", by {by}" if by else ""
-    trained = f"{seeds} seeds" if seeds else "one seed, so what seeds change is not in it"
-    said = (
-        f"{found}: {asked.policy} won {_interval(rate)} against {asked.against} on the {report['prompts']} prompts of "
-        f"{asked.panel} (p {sure if sure.startswith('<') else f'= {sure}'}){by}, with {trained}."
-    )
-    if not shown:
-        least = Noise(**outcome["noise"]).detectable(report["prompts"], max(1, seeds))
-        power = f"A run like this shows a difference of {least:.0f} points in 80 % of cases."
-        said += " Every prompt is a tie." if _tied(outcome) else f" {power}"
-    if adjusted is not None:
-        alone = adjusted["low"] <= EVEN <= adjusted["high"]
-        said += f" At equal length, {_interval(adjusted)}{', so it may be length alone' if shown and alone else ''}."
-    return said
+    where = f"on the {prompts} prompts of {asked.panel}"
+    if prompts < MIN_PROMPTS:
+        counted = f"{asked.policy} won {outcome['wins']} and lost {outcome['losses']} against {asked.against}"
+        return f"No verdict: {counted} {where}{by}, and fewer than {MIN_PROMPTS} prompts decide nothing."
+    p = chance(outcome["p_win_rate"])
+    rate = f"{_interval(outcome['win_rate'])} (p {p if p.startswith('<') else f'= {p}'})"
+    counts = [count for count in (trainings[asked.policy], trainings[asked.against or ""]) if count is not None]
+    if min(counts, default=2) == 1:
+        ours, theirs = (_checkpoint(name, trainings[name]) for name in (asked.policy, asked.against or ""))
+        said = f"No verdict on methods, with one seed: {ours} won {rate} against {theirs} {where}{by}. "
+        said += f"Another seed may say otherwise: compare methods with {ENOUGH_SEEDS} seeds or more."
+    else:
+        seeds = len(outcome["seeds"])
+        said = f"{_verdict(outcome, mark)}: {asked.policy} won {rate} against {asked.against} {where}{by}"
+        said += f", with {seeds} seeds." if seeds else "."
+        if not _is_significant(outcome) and not _tied(outcome):
+            least = Noise(**outcome["noise"]).detectable(prompts, max(1, seeds))
+            said += f" A run like this shows a difference of {least:.0f} points in 80 % of cases."
+    if _tied(outcome):
+        said += " Every prompt is a tie."
+    return said + _at_equal_length(outcome)
+
+
+def _checkpoint(name: str, trainings: int | None) -> str:
+    if trainings is None:
+        return name
+    return f"{name}'s checkpoint" if trainings == 1 else f"{name}'s {trainings} checkpoints"
+
+
+def _is_significant(outcome: Mapping[str, Any]) -> bool:
+    return bool(outcome["p_win_rate"] < SIGNIFICANT)
+
+
+def _verdict(outcome: Mapping[str, Any], mark: str) -> str:
+    if mark == UNTRUSTED:
+        return "No verdict"
+    if not _is_significant(outcome):
+        return "No difference shown"
+    return "Better" if outcome["win_rate"]["value"] > EVEN else "Worse"
+
+
+def _at_equal_length(outcome: Mapping[str, Any]) -> str:
+    adjusted = outcome["length_adjusted"]
+    if adjusted is None:
+        return ""
+    alone = _is_significant(outcome) and adjusted["low"] <= EVEN <= adjusted["high"]
+    return f" At equal length, {_interval(adjusted)}{', so it may be length alone' if alone else ''}."
 
 
 def judged_by(judge: str, mark: str) -> str:
