@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
+from unmdpo.cli.run import WORKERS
 from unmdpo.core.processes import cores, fork_server
+from unmdpo.execute import local
 
 SHOW = "import os, sys; sys.argv = ['unmdpo', '--version']; from unmdpo.cli import main\n"
 SHOW += "try: main()\nexcept SystemExit: print(os.environ.get('GOMP_SPINCOUNT'))"
@@ -22,8 +24,13 @@ def test_threads_that_wait_soon_sleep_unless_the_user_says_otherwise(chosen, exp
 
 
 def test_so_do_those_of_workers():
-    with fork_server("unmdpo.execute.workers").Pool(1) as pool:
+    with fork_server(WORKERS).Pool(1) as pool:
         assert pool.apply(os.getenv, ("GOMP_SPINCOUNT",)) == os.environ["GOMP_SPINCOUNT"]
+
+
+def test_the_command_lets_the_server_import_what_workers_are():
+    """A name that leads nowhere would not be noticed: every worker would import all by itself, and take its time."""
+    assert local.__name__ == WORKERS
 
 
 def test_cores_are_counted_where_the_system_does_not_say(monkeypatch):

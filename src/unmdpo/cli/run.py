@@ -18,7 +18,7 @@ RecipeArgument = Annotated[str, typer.Argument(help="A packaged name, a YAML fil
 Overrides = Annotated[list[str] | None, typer.Argument(help="key.sub=value …")]
 StoreOption = Annotated[Path, typer.Option("--store", envvar="UNMDPO_STORE", help="Folder where artifacts are kept.")]
 HERE = Path("unmdpo-store")
-WORKERS = "unmdpo.execute.workers"  # imported by the server that workers are forked from
+WORKERS = "unmdpo.execute.local"  # imported by the server that workers are forked from
 
 
 class Executor(Enum):

@@ -1,7 +1,5 @@
 """References to code that a table names without importing it."""
 
-import os
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -21,9 +19,3 @@ class Code:
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         return self.loaded(*arguments, **named)
-
-
-def call_with(environment: Mapping[str, str], code: Code, arguments: Sequence[Any]) -> None:
-    """Calls the code in this process, which has only begun, with more environment variables than it was born with."""
-    os.environ.update(environment)
-    code(*arguments)

@@ -1,17 +1,9 @@
-"""Processes of ours and of others: the server that workers are forked from, and how all of them end with the command
-that started them.
-
-    python -m unmdpo.core.processes PROGRAM [ARGUMENT ...]
-
-runs somebody else's program, and ends it when standard input closes, as it does when whoever holds the other end is
-killed.
-"""
+"""The server that workers are forked from, and how all processes end with the command that started them."""
 
 import contextlib
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -27,8 +19,6 @@ HARMLESS = "PYTORCH_NVML_BASED_CUDA_CHECK"
 # nothing; where two runs share the cores, they made fitting a scale eight times slower (docs/evidence/performance.md)
 SPINS, POLICY = "GOMP_SPINCOUNT", "OMP_WAIT_POLICY"
 GRACE = 60.0  # seconds that a process may take to end without the one that started it
-FAREWELL = 30.0  # seconds that a program may take to end
-POLL = 0.05
 
 
 class _Patient:
@@ -166,28 +156,3 @@ def deaf_to_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def main(*command: str) -> int:
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True) as program:
-        threading.Thread(target=_watch, args=(program,), daemon=True).start()
-        code = program.wait()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(program.pid, signal.SIGKILL)  # what it started and left behind
-    return code if code >= 0 else 128 - code
-
-
-def _watch(program: "subprocess.Popen[bytes]") -> None:
-    while os.read(0, 1024):
-        pass
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(program.pid, signal.SIGTERM)
-        until = time.monotonic() + FAREWELL
-        while time.monotonic() < until:  # no `wait`: another thread is in it
-            time.sleep(POLL)
-            os.killpg(program.pid, 0)
-        os.killpg(program.pid, signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))

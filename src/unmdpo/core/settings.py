@@ -61,7 +61,6 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 Shares = Annotated[tuple[Share, Share], BeforeValidator(_as_tuple)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what NumPy and torch both take
 Seeds = Annotated[tuple[Seed, ...], BeforeValidator(_as_tuple), AfterValidator(_distinct)]
-Triple = Annotated[tuple[float, float, float], BeforeValidator(_as_tuple)]  # a value and its interval
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 PanelSize = Annotated[  # of all those there are
     int | float | Literal["all"], PlainValidator(_panel_size, json_schema_input_type=int | float | Literal["all"])

@@ -142,18 +142,6 @@ def reading_memory(model: PreTrainedModel, world: int = 1) -> int:
     return total if world == 1 else total // world + _gathered(model, BFLOAT16)
 
 
-def working_memory(model: PreTrainedModel, tokens: int) -> int:
-    """Bytes that a pass without gradient takes for this many tokens: one layer's values, and a chunk's logits."""
-    logits: int = min(CHUNK, tokens) * model.config.get_text_config().vocab_size
-    return BFLOAT16 * (tokens * LayerShape.of(model).kept + 2 * logits)
-
-
-def cached_bytes(model: PreTrainedModel) -> int:
-    """Bytes of keys and values that generation keeps for each token."""
-    shape = LayerShape.of(model)
-    return 2 * BFLOAT16 * shape.layers * shape.keys
-
-
 def writing_tokens(model: PreTrainedModel, memory: float, cached: int, world: int = 1) -> int:
     """Tokens in a batch of answers on a device with this much memory. A GPU writes a token for hundreds of answers as
     fast as for one, as long as their keys and values fit, `cached` bytes for each token."""
