@@ -23,7 +23,7 @@ from unmdpo.stats.length_adjusted import length_adjusted
 OF_PROMPT, OF_CHANCE, LIKING = 0.7, 0.7, 0.3
 
 
-def world(rng: np.random.Generator, seeds: int, sd: float, prompts: int, once: bool) -> tuple[Judged, Judged]:
+def world(rng: np.random.Generator, seeds: int, sd: float, prompts: int, once: bool = False) -> tuple[Judged, Judged]:
     shape = seeds, prompts
     ours, theirs = (rng.lognormal(6, 0.5, shape) for _ in range(2))
     of_seeds = rng.normal(0, sd, (seeds, 1))
@@ -34,7 +34,7 @@ def world(rng: np.random.Generator, seeds: int, sd: float, prompts: int, once: b
     return Judged(difference, ours), Judged(np.zeros(shape), theirs)
 
 
-def measured(seeds: int, sd: float, prompts: int, worlds: int, once: bool) -> dict[str, float]:
+def measured(seeds: int, sd: float, prompts: int, worlds: int, once: bool = False) -> dict[str, float]:
     """Shares in percent."""
     counts = dict.fromkeys(("win_rate", "reward_difference", "equal_length", "p_win_rate", "p_reward_difference"), 0)
     resamples = Resamples.draw(prompts, 0, 2 if seeds > 1 else 2000)
